@@ -1,0 +1,1 @@
+"""Problems, capabilities, registry, dispatcher. Private: plugins use ``attnhub.plugin``."""

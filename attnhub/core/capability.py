@@ -1,0 +1,240 @@
+"""Capability: what a backend supports, as data.
+
+Example::
+
+    Capability(
+        devices=("cuda",), sm=Range(80, None),
+        accepts={"kv_dtype": OneOf("float16", "bfloat16"), "page_size": MultipleOf(16), ...},
+        rules=(Rule(when={"kv": OneOf("paged")}, then={"layout": OneOf("NHD")}, why="..."),),
+    )
+
+A problem field that ``accepts`` does not mention must have its default (the feature is absent).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from attnhub.core.problem import Problem, fact_fields, show
+from attnhub.core.reason import Code, Reason
+
+
+class Constraint(Protocol):
+    """A set of accepted values for one field."""
+
+    def accepts(self, value: Any) -> bool:
+        """Whether ``value`` is in the set."""
+        ...
+
+    def nearest(self, value: Any) -> Any:
+        """The member closest to ``value``, for a hint."""
+        ...
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class OneOf:
+    """Exactly these values."""
+
+    values: tuple[Any, ...]
+
+    def __init__(self, *values: Any) -> None:
+        object.__setattr__(self, "values", values)
+
+    def accepts(self, value: Any) -> bool:
+        return value in self.values
+
+    def nearest(self, value: Any) -> Any:
+        numbers = [v for v in self.values if isinstance(v, int) and not isinstance(v, bool)]
+        if numbers and isinstance(value, int):
+            larger = [v for v in numbers if v >= value]
+            return min(larger) if larger else max(numbers)
+        return self.values[0]
+
+    def __str__(self) -> str:
+        return " or ".join(map(show, self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included; None is open."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def accepts(self, value: Any) -> bool:
+        if value is None or isinstance(value, str):
+            return False
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def nearest(self, value: Any) -> Any:
+        if self.low is not None and (value is None or value < self.low):
+            return self.low
+        return self.high
+
+    def __str__(self) -> str:
+        if self.low is None:
+            return f"<= {self.high}"
+        return f">= {self.low}" if self.high is None else f"{self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class MultipleOf:
+    """Positive multiples of ``step``, at most ``high``."""
+
+    step: int
+    high: int | None = None
+
+    def accepts(self, value: Any) -> bool:
+        if not isinstance(value, int) or value <= 0 or value % self.step:
+            return False
+        return self.high is None or value <= self.high
+
+    def nearest(self, value: Any) -> Any:
+        up = -(-max(value or 1, 1) // self.step) * self.step
+        return up if self.high is None or up <= self.high else self.high
+
+    def __str__(self) -> str:
+        return f"a multiple of {self.step}" + (f" up to {self.high}" if self.high else "")
+
+
+@dataclass(frozen=True, slots=True)
+class AnyValue:
+    """Every value."""
+
+    def accepts(self, value: Any) -> bool:
+        return True
+
+    def nearest(self, value: Any) -> Any:
+        return value
+
+    def __str__(self) -> str:
+        return "anything"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Subset:
+    """Sets of features none of which lies outside ``members``."""
+
+    members: frozenset[str]
+
+    def __init__(self, *members: str) -> None:
+        object.__setattr__(self, "members", frozenset(members))
+
+    def accepts(self, value: Any) -> bool:
+        return value <= self.members
+
+    def nearest(self, value: Any) -> Any:
+        return value & self.members
+
+    def __str__(self) -> str:
+        return "only " + (", ".join(sorted(self.members)) or "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A need over several fields: where every ``when`` holds, every ``then`` must."""
+
+    when: Mapping[str, Constraint]
+    then: Mapping[str, Constraint]
+    why: str
+
+    def unmet(self, problem: Problem) -> Iterable[tuple[str, Constraint]]:
+        if all(c.accepts(getattr(problem, name)) for name, c in self.when.items()):
+            return [(n, c) for n, c in self.then.items() if not c.accepts(getattr(problem, n))]
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """What one backend (or one of its alternatives) takes; see the module docstring.
+
+    ``sm`` applies to CUDA devices only. ``complete`` turns the default round: a field that is not
+    mentioned may have any value (for references, which serve every feature there is).
+    """
+
+    accepts: Mapping[str, Constraint] = field(default_factory=dict)
+    complete: bool = False
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    sm: Constraint = AnyValue()
+    rules: tuple[Rule, ...] = ()
+
+    def reasons(self, problem: Problem) -> tuple[Reason, ...]:
+        """Every unmet need; empty when the problem fits."""
+        found = self._device_reasons(problem)
+        for name, f in fact_fields(type(problem)).items():
+            value = getattr(problem, name)
+            constraint = self.accepts.get(name)
+            if constraint is None:
+                if not self.complete and value != f.default:
+                    found.append(_unsupported(name, value, f.default))
+            elif not constraint.accepts(value):
+                found.extend(_outside(name, value, constraint))
+        for rule in self.rules:
+            for name, constraint in rule.unmet(problem):
+                found.append(_by_rule(rule, name, getattr(problem, name), constraint))
+        return tuple(found)
+
+    def _device_reasons(self, problem: Problem) -> list[Reason]:
+        device = problem.device
+        if device.type not in self.devices:
+            accepted = " or ".join(self.devices)
+            return [Reason(code=Code.DEVICE, field="device", actual=device.type, accepted=accepted)]
+        if device.sm is not None and not self.sm.accepts(device.sm):
+            return [
+                Reason(code=Code.DEVICE, field="sm", actual=str(device.sm), accepted=str(self.sm))
+            ]
+        return []
+
+    def faults(self, cls: type[Problem]) -> list[str]:
+        """What is wrong with this capability for problems of ``cls``: unknown or missing fields."""
+        fields = fact_fields(cls)
+        named = {*self.accepts, *(n for r in self.rules for n in (*r.when, *r.then))}
+        faults = [f"no field {n!r} in {cls.__name__}" for n in sorted(named - set(fields))]
+        if self.complete:
+            return faults
+        required = [n for n, f in fields.items() if f.default is dataclasses.MISSING]
+        faults += [f"field {n!r} must be mentioned" for n in required if n not in self.accepts]
+        return faults
+
+
+def _unsupported(name: str, value: Any, default: Any) -> Reason:
+    without = "none" if default in (None, False) else show(default)
+    return Reason(
+        code=Code.FIELD,
+        field=name,
+        actual=show(value),
+        accepted=f"{without} (not supported here)",
+        hint=f"fits without {name}",
+    )
+
+
+def _outside(name: str, value: Any, constraint: Constraint) -> list[Reason]:
+    if isinstance(constraint, Subset):
+        # One reason a feature, so that a reader and a program see each by name.
+        return [_unsupported(f, "used", None) for f in sorted(value - constraint.members)]
+    nearest = constraint.nearest(value)
+    return [
+        Reason(
+            code=Code.FIELD,
+            field=name,
+            actual=show(value),
+            accepted=str(constraint),
+            hint=f"fits if {name} is {show(nearest)}",
+        )
+    ]
+
+
+def _by_rule(rule: Rule, name: str, value: Any, constraint: Constraint) -> Reason:
+    nearest = constraint.nearest(value)
+    return Reason(
+        code=Code.RULE,
+        field=name,
+        actual=show(value),
+        accepted=f"{constraint}: {rule.why}",
+        hint=f"fits if {name} is {show(nearest)}",
+    )

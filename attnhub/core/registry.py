@@ -1,0 +1,195 @@
+"""Registry: which ops and backends exist. Readers see immutable tuples and take no lock."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pluggy
+from packaging.specifiers import SpecifierSet
+
+from attnhub.core import hooks
+from attnhub.core.backend import Backend, Op, names, resolve
+from attnhub.core.problem import Problem
+from attnhub.errors import PluginError, PluginWarning, UnknownName
+
+#: Every state of every registry gets its own number, so that caches need no other key.
+_generations = itertools.count(1)
+
+#: Importing a manifest that takes longer than this is reported: it is meant to be data.
+SLOW_LOAD_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginInfo:
+    """One plugin as ``attnhub doctor`` shows it; ``error`` is empty when it is usable."""
+
+    name: str
+    version: str = ""
+    backends: tuple[str, ...] = ()
+    load_ms: float = 0.0
+    error: str = ""
+
+
+class Registry:
+    """Ops and backends by name. Use :func:`attnhub.core.discovery.default` for the shared one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._manager = pluggy.PluginManager("attnhub")
+        self._manager.add_hookspecs(hooks.Specs)
+        self._backends: dict[str, tuple[Backend, ...]] = {}
+        self._ops: dict[str, Op] = {}
+        self.plugins: dict[str, PluginInfo] = {}
+        self.failed: dict[tuple[str, str], str] = {}
+        self.generation = next(_generations)
+
+    # -- reading ---------------------------------------------------------------------------
+
+    @property
+    def ops(self) -> dict[str, Op]:
+        """Every op by name (a copy)."""
+        return dict(self._ops)
+
+    def op(self, name: str) -> Op:
+        """The op called ``name``; UnknownName lists the nearest."""
+        try:
+            return self._ops[name]
+        except KeyError:
+            raise UnknownName("op", name, self._ops) from None
+
+    def backends(self, op: str) -> tuple[Backend, ...]:
+        """The backends of ``op`` in registration order."""
+        return self._backends.get(op, ())
+
+    def names(self) -> list[str]:
+        """Every backend name."""
+        return names(b for group in self._backends.values() for b in group)
+
+    @functools.cached_property
+    def hook(self) -> Any:
+        """The pluggy relay, to call hooks of all plugins."""
+        return self._manager.hook
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def register(self, plugin: Any, name: str, *, version: str = "", load_ms: float = 0.0) -> None:
+        """Add a plugin: any object or module with ``hookimpl`` functions.
+
+        Raises:
+            PluginError: the name or a backend is taken, the plugin needs another version of the
+                interface, or its contract is broken. Nothing of it stays registered then.
+        """
+        with self._lock:
+            if self._manager.has_plugin(name):
+                raise PluginError(name, "already registered; unregister it first")
+            try:
+                self._manager.register(plugin, name)
+                self._manager.check_pending()
+                backends, ops = self._collect(plugin, name)
+            except Exception as error:
+                if self._manager.has_plugin(name):
+                    self._manager.unregister(name=name)
+                if isinstance(error, PluginError):
+                    raise
+                raise PluginError(name, f"{type(error).__name__}: {error}") from error
+            self._publish(backends, ops)
+            self.plugins[name] = PluginInfo(
+                name=name, version=version, backends=tuple(names(backends)), load_ms=load_ms
+            )
+            if load_ms > SLOW_LOAD_SECONDS * 1e3:
+                self._warn(name, f"its manifest took {load_ms:.0f} ms to import; it must be data")
+
+    def unregister(self, name: str) -> None:
+        """Remove a plugin and its backends."""
+        with self._lock:
+            if not self._manager.has_plugin(name):
+                raise UnknownName("plugin", name, self.plugins)
+            self._manager.unregister(name=name)
+            del self.plugins[name]
+            self._backends = {
+                op: tuple(b for b in group if b.plugin != name)
+                for op, group in self._backends.items()
+            }
+            self.generation = next(_generations)
+
+    def load_entry_point(self, entry: Any) -> None:
+        """Load and register one entry point; a failure sets it aside and is reported once."""
+        start = time.perf_counter()
+        version = entry.dist.version if getattr(entry, "dist", None) else ""
+        try:
+            plugin = entry.load()
+            load_ms = (time.perf_counter() - start) * 1e3
+            self.register(plugin, entry.name, version=version, load_ms=load_ms)
+        except BaseException as error:  # even SystemExit at import must not take the host down
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            text = (
+                str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+            )
+            self.plugins[entry.name] = PluginInfo(name=entry.name, version=version, error=text)
+            self._warn(entry.name, text)
+
+    def mark_failed(self, backend: Backend, error: Exception) -> None:
+        """Set one backend aside for this process; every later decision shows why."""
+        with self._lock:
+            self.failed[(backend.op, backend.name)] = str(error)
+            self.generation = next(_generations)
+        self._warn(backend.plugin or backend.name, f"backend {backend.name!r} set aside: {error}")
+
+    def touch(self) -> None:
+        """Make every cached decision and plan stale."""
+        self.generation = next(_generations)
+
+    def check(self, backend: Backend, problem: type[Problem]) -> str:
+        """What is wrong with a backend's capability sheets for this problem class, or ``""``."""
+        faults = [fault for sheet in backend.sheets() for fault in sheet.faults(problem)]
+        return "; ".join(faults)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _collect(self, plugin: Any, name: str) -> tuple[list[Backend], list[Op]]:
+        others = [p for p in self._manager.get_plugins() if p is not plugin]
+
+        def call(hook: str, default: Any) -> Any:
+            results = self._manager.subset_hook_caller(hook, others)()
+            return results[0] if results else default
+
+        wanted = call("attnhub_api", ">=1.0,<2")
+        if hooks.API_VERSION not in SpecifierSet(wanted):
+            raise PluginError(
+                name,
+                f"needs plugin interface {wanted}, this attnhub has {hooks.API_VERSION}; "
+                "install matching versions of the two",
+            )
+        backends = [replace(b, plugin=name) for b in call("attnhub_backends", ())]
+        ops = list(call("attnhub_ops", ()))
+        for backend in backends:
+            if any(b.name == backend.name for b in self.backends(backend.op)):
+                raise PluginError(name, f"{backend.op!r} already has a backend {backend.name!r}")
+        for op in ops:
+            if op.name in self._ops:
+                raise PluginError(name, f"op {op.name!r} is already registered")
+        return backends, ops
+
+    def _publish(self, backends: Iterable[Backend], ops: Iterable[Op]) -> None:
+        table = dict(self._backends)
+        for backend in backends:
+            table[backend.op] = (*table.get(backend.op, ()), backend)
+        self._backends = table
+        self._ops = {**self._ops, **{op.name: op for op in ops}}
+        self.generation = next(_generations)
+
+    def _warn(self, name: str, text: str) -> None:
+        warnings.warn(f"plugin {name!r}: {text}", PluginWarning, stacklevel=3)
+
+    def problem_class(self, op: str) -> type[Problem]:
+        """The problem class of an op (imports its family)."""
+        cls: type[Problem] = resolve(self.op(op).problem)
+        return cls

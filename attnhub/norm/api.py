@@ -1,0 +1,188 @@
+"""RMS and layer normalisation over the last dimension.
+
+All functions take ``[..., hidden]`` with any strides but a contiguous last dimension, float16,
+bfloat16 or float32, compute in float32, and return (or write to ``out=``) the input's dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnhub.core import check
+from attnhub.core import device as devices
+from attnhub.core.functional import FunctionalOp
+from attnhub.core.problem import Extent, bucket
+from attnhub.norm.problem import FusedAddRMSNormProblem, LayerNormProblem, RMSNormProblem
+
+
+def _key(x: Tensor, *_: Any) -> tuple[Any, ...]:
+    hidden = x.shape[-1]
+    return (
+        x.device,
+        x.dtype,
+        hidden,
+        bucket(x.numel() // hidden if hidden else 0),
+        x.is_contiguous(),
+    )
+
+
+def _facts(x: Tensor) -> dict[str, Any]:
+    hidden = x.shape[-1]
+    return {
+        "device": devices.describe(x.device),
+        "extent": Extent(tokens=x.numel() // hidden if hidden else 0).bucketed(),
+        "dtype": check.dtype_name(x.dtype),
+        "hidden": hidden,
+        "contiguous": x.is_contiguous(),
+    }
+
+
+_rmsnorm = FunctionalOp(
+    "norm.rmsnorm",
+    "(Tensor x, Tensor weight, Tensor(a!) out, float eps, float weight_bias) -> ()",
+    key=_key,
+    problem=lambda x, *_: RMSNormProblem(**_facts(x)),
+)
+_fused_add_rmsnorm = FunctionalOp(
+    "norm.fused_add_rmsnorm",
+    "(Tensor(a!) x, Tensor(b!) residual, Tensor weight, float eps, float weight_bias) -> ()",
+    key=_key,
+    problem=lambda x, *_: FusedAddRMSNormProblem(**_facts(x)),
+)
+_layernorm = FunctionalOp(
+    "norm.layernorm",
+    "(Tensor x, Tensor weight, Tensor? bias, Tensor(a!) out, float eps) -> ()",
+    key=lambda x, weight, bias, *_: (*_key(x), bias is not None),
+    problem=lambda x, weight, bias, *_: LayerNormProblem(**_facts(x), bias=bias is not None),
+)
+
+
+def rmsnorm(x: Tensor, weight: Tensor, *, eps: float = 1e-6, out: Tensor | None = None) -> Tensor:
+    """``x / sqrt(mean(x^2) + eps) * weight``.
+
+    Args:
+        x: ``[..., hidden]``.
+        weight: ``[hidden]``, dtype of ``x``.
+        eps: added to the mean square.
+        out: ``[..., hidden]`` to write to; may be ``x`` itself.
+
+    Returns:
+        ``[..., hidden]`` in the dtype of ``x`` (``out`` if given).
+
+    Raises:
+        InvalidArgument: wrong shape, dtype, device or stride.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
+
+    Example::
+
+        y = attnhub.norm.rmsnorm(x, weight, eps=1e-5)
+    """
+    return _rms(x, weight, eps, 0.0, out)
+
+
+def gemma_rmsnorm(
+    x: Tensor, weight: Tensor, *, eps: float = 1e-6, out: Tensor | None = None
+) -> Tensor:
+    """:func:`rmsnorm` with ``weight + 1``, as Gemma's checkpoints store it (added in float32)."""
+    return _rms(x, weight, eps, 1.0, out)
+
+
+def _rms(x: Tensor, weight: Tensor, eps: float, bias: float, out: Tensor | None) -> Tensor:
+    _check_rows(x, weight)
+    if out is None:
+        out = torch.empty_like(x)
+    else:
+        _check_like(out, "out", x)
+    _rmsnorm(x, weight, out, eps, bias)
+    return out
+
+
+def fused_add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float = 1e-6) -> None:
+    """In place: ``residual += x``, then ``x = rmsnorm(residual) * weight``.
+
+    The sum is formed in float32; ``x`` gets the norm of that unrounded sum, ``residual`` the sum
+    rounded to its dtype. ``x`` and ``residual`` are ``[..., hidden]`` and must not overlap.
+
+    Raises:
+        InvalidArgument: wrong shape, dtype, device or stride.
+
+    Example::
+
+        attnhub.norm.fused_add_rmsnorm(hidden, residual, weight)   # both are updated
+    """
+    _check_rows(x, weight)
+    _check_like(residual, "residual", x)
+    _fused_add_rmsnorm(x, residual, weight, eps, 0.0)
+
+
+def gemma_fused_add_rmsnorm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float = 1e-6
+) -> None:
+    """:func:`fused_add_rmsnorm` with ``weight + 1``."""
+    _check_rows(x, weight)
+    _check_like(residual, "residual", x)
+    _fused_add_rmsnorm(x, residual, weight, eps, 1.0)
+
+
+def layernorm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last dimension.
+
+    Args:
+        x: ``[..., hidden]``.
+        weight: ``[hidden]``, dtype of ``x``.
+        bias: ``[hidden]`` or None.
+        eps: added to the (biased) variance.
+        out: ``[..., hidden]`` to write to; may be ``x`` itself.
+
+    Raises:
+        InvalidArgument: wrong shape, dtype, device or stride.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization" (2016).
+
+    Example::
+
+        y = attnhub.norm.layernorm(x, weight, bias)
+    """
+    _check_rows(x, weight)
+    if bias is not None:
+        _check_like(bias, "bias", weight)
+    if out is None:
+        out = torch.empty_like(x)
+    else:
+        _check_like(out, "out", x)
+    _layernorm(x, weight, bias, out, eps)
+    return out
+
+
+def _check_rows(x: Tensor, weight: Tensor) -> None:
+    check.dtype(x, "x", check.FLOATS)
+    if x.dim() < 1 or x.shape[-1] == 0:
+        check.fail(f"x has shape {list(x.shape)}, needs [..., hidden] with hidden >= 1")
+    if weight.dtype != x.dtype:
+        check.dtype(weight, "weight", (x.dtype,))
+    if weight.shape != x.shape[-1:]:
+        check.shape(weight, "weight", (x.shape[-1],))
+    if weight.device != x.device:
+        check.device(weight, "weight", x.device, "x")
+    check.last_contiguous(x, "x")
+    check.last_contiguous(weight, "weight")
+    check.no_grad(x, weight)
+
+
+def _check_like(y: Tensor, name: str, x: Tensor) -> None:
+    if y.shape != x.shape:
+        check.shape(y, name, tuple(x.shape))
+    check.dtype(y, name, (x.dtype,))
+    check.device(y, name, x.device, "x")
+    check.last_contiguous(y, name)
