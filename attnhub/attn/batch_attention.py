@@ -1,0 +1,279 @@
+"""``BatchAttention``: constructor, ``plan()``, ``run()``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnhub.attn import batch as batches
+from attnhub.attn import inputs
+from attnhub.attn.batch import AttentionBatch, Offsets
+from attnhub.attn.graph import GraphBuffers
+from attnhub.attn.inputs import NO_PARAMS, NO_SCALES
+from attnhub.attn.kv import DTypes, GraphLimits, KVLayout, KVMetadata, Paged, Ragged, Scales, dims
+from attnhub.attn.problem import AttentionProblem, dtype_names, kv_facts
+from attnhub.core import check, dispatch, functional, handles, options
+from attnhub.core import device as devices
+from attnhub.core.decision import Decision
+from attnhub.core.problem import Extent
+from attnhub.errors import NotPlanned
+from attnhub.variant import Variant
+
+_DEFAULT = Variant()
+_RAGGED = Ragged()
+
+
+class BatchAttention(PlannedBatch):
+    """Attention over a batch of requests: prefill, append, decode, or any mix, in one call.
+
+    What never changes goes to the constructor, what changes per step to :meth:`plan`, what changes
+    per layer to :meth:`run`; one planned object serves all layers with the same facts.
+
+    Args:
+        num_qo_heads: query heads.
+        num_kv_heads: KV heads; must divide ``num_qo_heads``.
+        head_dim: one integer, or (dim of q and k, dim of v and output).
+        dtype: one dtype, or :class:`DTypes` of q, kv and output.
+        kv: ``Paged(page_size, layout)``, ``Ragged(layout)``, ``BlockSparse(r, c)`` or
+            ``VariableBlocks()``.
+        variant: what is computed between the two products.
+        device: needed unless the metadata given to ``plan()`` lie on a GPU.
+        graph: limits for CUDA graphs: the backend is chosen here, addresses never change.
+        deterministic: bitwise equal results, run to run and whatever else is in the batch.
+        backend: require this backend.
+
+    Raises:
+        InvalidArgument: facts that contradict each other.
+        BackendUnsupported, NoBackend: from ``plan()`` (from here with ``graph``).
+
+    Example::
+
+        attn = BatchAttention(32, 8, 128, torch.bfloat16, Paged(page_size=16), device="cuda:0",
+                              variant=Variant(causal=True))
+        attn.plan(qo_indptr, PagedKV(indptr, indices, last_page_len))
+        out = attn.run(q, kv_cache)
+    """
+
+    def __init__(
+        self,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim: int | tuple[int, int],
+        dtype: torch.dtype | str | DTypes,
+        kv: KVLayout = _RAGGED,
+        *,
+        variant: Variant = _DEFAULT,
+        device: torch.device | str | None = None,
+        graph: GraphLimits | None = None,
+        deterministic: bool = False,
+        backend: str = "",
+    ) -> None:
+        inputs.group(num_qo_heads, num_kv_heads)
+        dim_qk, dim_vo = dims(head_dim)
+        q, kv_dtype, out = dtype_names(dtype)
+        facts: dict[str, Any] = {
+            **kv_facts(kv),
+            "num_qo_heads": num_qo_heads,
+            "num_kv_heads": num_kv_heads,
+            "head_dim_qk": dim_qk,
+            "head_dim_vo": dim_vo,
+            "q_dtype": q,
+            "kv_dtype": kv_dtype,
+            "out_dtype": out,
+            "features": variant.features,
+            "variant": variant,
+            "deterministic": deterministic,
+        }
+        self._heads = (num_qo_heads, num_kv_heads)
+        self._dims = (dim_qk, dim_vo)
+        self._dtypes = tuple(check.dtype_of(name) for name in (q, kv_dtype, out))
+        self._variant = variant
+        super().__init__(facts, kv, device=device, graph=graph, backend=backend)
+
+    # -- plan ------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        qo_indptr: Tensor,
+        kv_metadata: KVMetadata,
+        *,
+        mask: Tensor | Sequence[Tensor] | None = None,
+        q_offset: Tensor | None = None,
+        k_offset: Tensor | None = None,
+        max_qo_len: int | None = None,
+        max_kv_len: int | None = None,
+        params: Mapping[str, Tensor | float] | None = None,
+        validate: bool = False,
+    ) -> None:
+        """Take over the next batch. Never synchronises with the device, unless ``validate``.
+
+        Args:
+            qo_indptr: ``[batch + 1]`` int32, host or device: request b has query rows
+                ``qo_indptr[b]:qo_indptr[b+1]``; one row each is decode.
+            kv_metadata: the ``PagedKV``, ``RaggedKV``, ... that fits the constructor's ``kv``.
+            mask: custom mask: flat bool of each request's ``[qo_len, kv_len]`` end to end, the same
+                packed to bytes (little bit order, each request padded to a byte), or a list of
+                2-D bool tensors. Combines with causal and window.
+            q_offset: int32 ``[batch]``, RoPE position of each request's first query (default
+                ``kv_len - qo_len``).
+            k_offset: int32 ``[batch]``, RoPE position of its first key (default 0).
+            max_qo_len: upper bound, where the metadata are on the device.
+            max_kv_len: likewise.
+            params: run-time parameters of the variant that hold for every ``run()``.
+            validate: check device metadata by value too (a synchronisation).
+
+        Raises:
+            InvalidArgument: metadata that contradict themselves or the constructor.
+            BackendUnsupported, NoBackend: with the table of reasons.
+        """
+        device = self._resolve_device(qo_indptr)
+        batch = batches.build(
+            qo_indptr,
+            kv_metadata,
+            self._kv,
+            mask=mask,
+            offsets=Offsets(q=q_offset, k=k_offset),
+            lengths=(max_qo_len, max_kv_len),
+            num_kv_heads=self._heads[1],
+            validate=validate,
+        )
+        if self._variant.rope is None and (q_offset is not None or k_offset is not None):
+            check.fail("q_offset/k_offset are RoPE positions; this variant has no rope")
+        batch.params = params or NO_PARAMS
+        self._take(batch, device)
+
+    def _batch_facts(self, batch: AttentionBatch) -> dict[str, Any]:
+        return {
+            "mask": "none" if batch.mask is None else ("packed" if batch.mask_packed else "bool"),
+            "offsets": batch.q_offset is not None or batch.k_offset is not None,
+            **super()._batch_facts(batch),
+        }
+
+    # -- run -------------------------------------------------------------------------------
+
+    def run(
+        self,
+        q: Tensor,
+        kv: Tensor | tuple[Tensor, Tensor],
+        *,
+        scales: Scales = NO_SCALES,
+        params: Mapping[str, Tensor | float] = NO_PARAMS,
+        out: Tensor | None = None,
+        return_lse: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Compute the planned batch: launches only, no synchronisation.
+
+        Args:
+            q: ``[tokens, num_qo_heads, head_dim_qk]``; in graph mode up to ``max_qo_tokens`` rows,
+                those past the batch come out as zeros.
+            kv: cache tensor or (K, V) as the constructor's ``kv`` describes.
+            scales: what stored q, k and v are multiplied by.
+            params: run-time parameters of the variant, over those given to ``plan()``.
+            out: ``[tokens, num_qo_heads, head_dim_vo]`` to write to.
+            return_lse: also return the natural-log LSE, float32 ``[tokens, num_qo_heads]``.
+
+        Raises:
+            NotPlanned: ``plan()`` was not called.
+            InvalidArgument: tensors that do not fit the constructor or the plan.
+        """
+        k, v = inputs.split_cache(kv)
+        if out is None:
+            shape = (q.shape[0], self._heads[0], self._dims[1])
+            out = torch.empty(shape, dtype=self._dtypes[2], device=q.device)
+        lse = q.new_empty(q.shape[:2], dtype=torch.float32) if return_lse else None
+        if torch.compiler.is_compiling():
+            flat = inputs.flatten(scales, params, self._variant)
+            _run_op(q, k, v, out, lse, *flat, self._handle)
+        else:
+            self._execute(q, k, v, out, lse, scales, params)
+        return out if lse is None else (out, lse)
+
+    def _execute(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor | None,
+        scales: Scales,
+        params: Mapping[str, Tensor | float],
+    ) -> None:
+        if self._run is None:
+            raise NotPlanned("run() before plan(): call plan(qo_indptr, kv_metadata) first")
+        facts = (
+            q.shape, q.stride(), q.dtype, q.device,
+            k.shape, k.stride(), k.dtype, k.device,
+            v.shape, v.stride(), v.dtype, out.shape, out.stride(), lse is None,
+        )  # fmt: skip
+        if facts not in self._seen:
+            self._check(q, k, v, out, lse)
+            self._seen.add(facts)
+        if scales is not NO_SCALES:
+            inputs.scales(scales, *self._heads)
+        planned = self._batch.params  # type: ignore[union-attr]
+        if params or planned or self._variant.params:
+            params = inputs.params({**planned, **params}, self._variant, self._heads[0], q.device)
+        self._run(q, k, v, out, lse, None, scales, params)
+
+    def _check(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> None:
+        assert self._device is not None
+        assert self._batch is not None
+        (hq, hkv), (dqk, dvo) = self._heads, self._dims
+        check.shape(q, "q", ("tokens", hq, dqk))
+        self._check_rows(q, "q")
+        q_dtype, kv_dtype, out_dtype = self._dtypes
+        check.shape(out, "out", (q.shape[0], hq, dvo))
+        expected = (
+            ("q", q, q_dtype),
+            ("k", k, kv_dtype),
+            ("v", v, kv_dtype),
+            ("out", out, out_dtype),
+        )
+        for name, x, dtype in expected:
+            check.dtype(x, name, (dtype,))
+            check.device(x, name, self._device, "this attention")
+            check.last_contiguous(x, name)
+        check.no_grad(q, k, v)
+        if lse is not None and self._variant.softmax is False:
+            check.fail("return_lse with softmax=False: there is no denominator to take a log of")
+        self._check_kv(k, "k", hkv, dqk)
+        self._check_kv(v, "v", hkv, dvo)
+        if k.shape[:-1] != v.shape[:-1]:
+            check.fail(f"k has shape {list(k.shape)} and v {list(v.shape)}; they must match")
+
+    def _check_kv(self, x: Tensor, name: str, heads: int, dim: int) -> None:
+        batch = self._batch
+        assert batch is not None
+        rows: int | str = "kv_tokens"
+        if isinstance(self._kv, Paged):
+            inner = (
+                (self._kv.page_size, heads)
+                if self._kv.layout == "NHD"
+                else (heads, self._kv.page_size)
+            )
+            check.shape(x, name, ("pages", *inner, dim))
+            self._check_page_ids(x, name)
+            return
+        shape = (rows, heads, dim) if self._kv.layout == "NHD" else (heads, rows, dim)
+        check.shape(x, name, shape)
+        length = x.shape[0 if self._kv.layout == "NHD" else 1]
+        if batch.kv_lens is not None and length < sum(batch.kv_lens):
+            check.fail(f"{name} has {length} rows, but the plan needs {sum(batch.kv_lens)}")
+
+
+
+def _run_flat(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, *rest: Any) -> None:
+    owner: BatchAttention = handles.get(rest[-1])
+    scales, params = inputs.unflatten(rest[:4], owner._variant)  # noqa: SLF001
+    owner._execute(q, k, v, out, lse, scales, params)  # noqa: SLF001
+
+
+_run_op = functional.define(
+    "attention_run",
+    "(Tensor q, Tensor k, Tensor v, Tensor(a!) out, Tensor(b!)? lse, Tensor?[] scale_tensors, "
+    "float[] scale_values, Tensor[] tensors, float[] scalars, int handle) -> ()",
+    _run_flat,
+)

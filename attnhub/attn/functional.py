@@ -1,0 +1,201 @@
+"""``attention``: one call for dense tensors, any device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnhub.attn import inputs
+from attnhub.attn.inputs import NO_PARAMS, NO_SCALES
+from attnhub.attn.kv import Scales
+from attnhub.attn.problem import AttentionProblem
+from attnhub.core import check
+from attnhub.core import device as devices
+from attnhub.core.functional import FunctionalOp
+from attnhub.core.problem import Extent, bucket
+from attnhub.variant import Variant
+
+_PLAIN = Variant()
+_CAUSAL = Variant(causal=True)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _text(variant: Variant) -> str:
+    """The variant as a torch op can take it; a text, so that compiled graphs outlive a process."""
+    return variant.to_json()
+
+
+_parsed = functools.lru_cache(maxsize=None)(Variant.from_json)
+
+
+def _key(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Any, mask: Any, *rest: Any) -> Any:
+    return (
+        q.device,
+        q.dtype,
+        k.dtype,
+        out.dtype,
+        bucket(q.shape[0]),
+        bucket(q.shape[1]),
+        bucket(k.shape[1]),
+        q.shape[2:],
+        k.shape[2],
+        v.shape[3],
+        mask is None,
+        rest[2],
+    )
+
+
+def _problem(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Any, mask: Any, *rest: Any
+) -> AttentionProblem:
+    batch, qo_len, heads, dim = q.shape
+    variant: Variant = rest[2]
+    return AttentionProblem(
+        device=devices.describe(q.device),
+        extent=Extent(
+            batch=batch,
+            qo_len=qo_len,
+            kv_len=k.shape[1],
+            tokens=batch * qo_len,
+            kv_tokens=batch * k.shape[1],
+        ).bucketed(),
+        kv="dense",
+        num_qo_heads=heads,
+        num_kv_heads=k.shape[2],
+        head_dim_qk=dim,
+        head_dim_vo=v.shape[3],
+        q_dtype=check.dtype_name(q.dtype),
+        kv_dtype=check.dtype_name(k.dtype),
+        out_dtype=check.dtype_name(out.dtype),
+        mask="none" if mask is None else "bool",
+        features=variant.features,
+        variant=variant,
+    )
+
+
+def _flatten(*args: Any) -> tuple[Any, ...]:
+    *tensors, scales, params, variant = args
+    return (*tensors, *inputs.flatten(scales, params, variant), _text(variant))
+
+
+def _unflatten(*flat: Any) -> tuple[Any, ...]:
+    variant = _parsed(flat[-1])
+    return (*flat[:6], *inputs.unflatten(flat[6:10], variant), variant)
+
+
+_attention = FunctionalOp(
+    "attention",
+    "(Tensor q, Tensor k, Tensor v, Tensor(a!) out, Tensor(b!)? lse, Tensor? mask, "
+    "Tensor?[] scale_tensors, float[] scale_values, Tensor[] tensors, float[] scalars, "
+    "str variant) -> ()",
+    key=_key,
+    problem=_problem,
+    flatten=_flatten,
+    unflatten=_unflatten,
+    facts=1,
+)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    variant: Variant | None = None,
+    mask: Tensor | None = None,
+    scales: Scales = NO_SCALES,
+    params: Mapping[str, Tensor | float] = NO_PARAMS,
+    out: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of dense tensors.
+
+    Args:
+        q: ``[len, heads, dim]`` or ``[batch, len, heads, dim]``; float16, bfloat16, float32.
+        k: ``[kv_len, kv_heads, dim]`` or ``[batch, kv_len, kv_heads, dim]``; also FP8.
+        v: like ``k``; its dim may differ and is the output's.
+        causal: shorthand for ``Variant(causal=True)``; bottom-right aligned.
+        variant: what is computed between the two products; not together with ``causal``.
+        mask: bool ``[len, kv_len]`` or ``[batch, len, kv_len]``, True where a key is seen.
+        scales: what stored q, k and v are multiplied by.
+        params: run-time parameters that the variant names.
+        out: tensor to write to; its dtype may be any of float16, bfloat16, float32.
+        return_lse: also return the natural-log LSE, float32 ``[(batch,) len, heads]``.
+
+    Returns:
+        ``[(batch,) len, heads, dim_v]`` in the dtype of ``q`` (``out`` if given).
+
+    Raises:
+        InvalidArgument: shapes, dtypes, devices or options that contradict each other.
+
+    Equivalent PyTorch, without GQA, for one batch::
+
+        s = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
+        out = torch.einsum("hqk,khd->qhd", s.softmax(-1), v)
+
+    Source: Vaswani et al., "Attention Is All You Need" (2017).
+
+    Example::
+
+        out = attnhub.attention(q, k, v, causal=True)
+    """
+    if variant is None:
+        variant = _CAUSAL if causal else _PLAIN
+    elif causal:
+        check.fail("causal=True and variant=... are both given; say Variant(causal=True, ...)")
+    dense = q.dim() == 3
+    if dense:
+        q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
+    shape = (*q.shape[:-1], v.shape[-1])
+    given = out
+    if out is None:
+        _check_q_dtype(q)
+        out = torch.empty(shape, dtype=q.dtype, device=q.device)
+    elif dense:
+        out = out.unsqueeze(0)
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device) if return_lse else None
+    _check(q, k, v, out, mask)
+    if return_lse and not variant.softmax:
+        check.fail("return_lse with softmax=False: there is no denominator to take a log of")
+    if scales is not NO_SCALES:
+        inputs.scales(scales, q.shape[2], k.shape[2])
+    if params or variant.params:
+        params = inputs.params(params, variant, q.shape[2], q.device)
+    _attention(q, k, v, out, lse, mask, scales, params, variant)
+    result = given if given is not None else (out[0] if dense else out)
+    return result if lse is None else (result, lse[0] if dense else lse)
+
+
+def _check_q_dtype(q: Tensor) -> None:
+    if q.dtype in check.FP8:
+        check.fail("q is FP8: give out=, a float16, bfloat16 or float32 tensor, for the result")
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) -> None:
+    check.dtype(q, "q", check.FLOATS + check.FP8)
+    if q.dim() != 4:
+        check.fail(f"q has {q.dim()} dimensions, needs [len, heads, dim] or [batch, ...]")
+    batch, qo_len, heads, dim = q.shape
+    check.dtype(k, "k", check.FLOATS + check.FP8)
+    check.dtype(v, "v", (k.dtype,))
+    check.shape(k, "k", (batch, "kv_len", "kv_heads", dim))
+    check.shape(v, "v", (batch, k.shape[1], k.shape[2], "dim_v"))
+    if not dim or not v.shape[3]:
+        check.fail("head dimensions must be >= 1")
+    inputs.group(heads, k.shape[2])
+    check.shape(out, "out", (batch, qo_len, heads, v.shape[3]))
+    check.dtype(out, "out", check.FLOATS)
+    for name, x in (("q", q), ("k", k), ("v", v), ("out", out)):
+        check.device(x, name, q.device, "q")
+        check.last_contiguous(x, name)
+    check.no_grad(q, k, v)
+    if mask is not None:
+        check.dtype(mask, "mask", (torch.bool,))
+        check.device(mask, "mask", q.device, "q")
+        expected = (qo_len, k.shape[1])
+        check.shape(mask, "mask", expected if mask.dim() == 2 else (batch, *expected))

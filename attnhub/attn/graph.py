@@ -1,0 +1,111 @@
+"""Fixed buffers for CUDA graphs: ``plan()`` changes their contents, never their addresses.
+
+A graph-mode batch always has ``max_batch`` requests; those past the real ones are empty, so their
+rows are written as zeros with LSE -inf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnhub.attn.batch import AttentionBatch
+from attnhub.attn.kv import GraphLimits, KVLayout, KVMetadata, Paged, PagedKV, Ragged, RaggedKV
+from attnhub.core import check
+from attnhub.core.staging import Staging
+
+
+class GraphBuffers:
+    """Metadata of one :class:`BatchAttention` at fixed addresses."""
+
+    def __init__(self, limits: GraphLimits, layout: KVLayout, device: torch.device) -> None:
+        if not isinstance(layout, (Paged, Ragged)):
+            check.fail(f"graph=... takes kv=Paged(...) or Ragged(...), got {layout}")
+
+        def ints(n: int) -> Tensor:
+            return torch.zeros(n, dtype=torch.int32, device=device)
+
+        self.limits = limits
+        self._staging = Staging(device)
+        self._qo_indptr = ints(limits.max_batch + 1)
+        self._kv: KVMetadata = RaggedKV(ints(limits.max_batch + 1))
+        if isinstance(layout, Paged):
+            pages, last = ints(limits.max_pages), ints(limits.max_batch)
+            self._kv = PagedKV(ints(limits.max_batch + 1), pages, last)
+        self._mask = torch.zeros(limits.max_mask_bytes, dtype=torch.uint8, device=device)
+        self._offsets = [ints(limits.max_batch), ints(limits.max_batch)] if limits.offsets else []
+
+    def fill(self, batch: AttentionBatch) -> AttentionBatch:
+        """Copy a batch in, padded with empty requests, and return it at the fixed addresses.
+
+        Raises:
+            InvalidArgument: the batch passes one of the limits.
+        """
+        self._check(batch)
+        self._indptr(self._qo_indptr, batch.qo_indptr)
+        if isinstance(self._kv, PagedKV) and isinstance(batch.kv, PagedKV):
+            self._indptr(self._kv.indptr, batch.kv.indptr)
+            self._prefix(self._kv.indices, batch.kv.indices)
+            self._prefix(self._kv.last_page_len, batch.kv.last_page_len)
+            self._kv.last_page_len[batch.batch :].zero_()
+        elif isinstance(self._kv, RaggedKV) and isinstance(batch.kv, RaggedKV):
+            self._indptr(self._kv.indptr, batch.kv.indptr)
+        if batch.mask is not None:
+            self._prefix(self._mask, batch.mask)
+        q_offset, k_offset = self._fill_offsets(batch)
+        return replace(
+            batch,
+            batch=self.limits.max_batch,
+            qo_indptr=self._qo_indptr,
+            kv=self._kv,
+            mask=None if batch.mask is None else self._mask,
+            q_offset=q_offset,
+            k_offset=k_offset,
+        )
+
+    def empty(self) -> AttentionBatch:
+        """A batch of no requests at the fixed addresses, to choose a backend with."""
+        return AttentionBatch(
+            batch=self.limits.max_batch,
+            qo_indptr=self._qo_indptr,
+            kv=self._kv,
+            mask=self._mask if self.limits.max_mask_bytes else None,
+            mask_packed=self.limits.max_mask_bytes > 0,
+            q_offset=self._offsets[0] if self._offsets else None,
+        )
+
+    def _fill_offsets(self, batch: AttentionBatch) -> tuple[Tensor | None, Tensor | None]:
+        filled: list[Tensor | None] = []
+        for source, buffer in zip((batch.q_offset, batch.k_offset), self._offsets, strict=False):
+            if source is not None:
+                self._prefix(buffer, source)
+            filled.append(None if source is None else buffer)
+        return (filled[0], filled[1]) if filled else (None, None)
+
+    def _prefix(self, buffer: Tensor, source: Tensor) -> None:
+        self._staging.copy(buffer[: source.numel()], source)
+
+    def _indptr(self, buffer: Tensor, source: Tensor) -> None:
+        self._prefix(buffer, source)
+        n = source.numel()
+        if n < buffer.numel():
+            buffer[n:] = buffer[n - 1]
+
+    def _check(self, batch: AttentionBatch) -> None:
+        limits = self.limits
+        pages = batch.kv.indices.numel() if isinstance(batch.kv, PagedKV) else 0
+        mask_bytes = 0 if batch.mask is None else batch.mask.numel()
+        for name, value, limit in (
+            ("batch", batch.batch, limits.max_batch),
+            ("qo_tokens", batch.num_tokens or 0, limits.max_qo_tokens),
+            ("pages", pages, limits.max_pages),
+            ("mask_bytes", mask_bytes, limits.max_mask_bytes),
+        ):
+            if value > limit:
+                check.fail(f"{name} is {value}, past GraphLimits(max_{name}={limit}); raise it")
+        if batch.mask is not None and not batch.mask_packed:
+            check.fail("graph mode takes a packed mask; use attnhub.quantization.segment_packbits")
+        if (batch.q_offset is not None or batch.k_offset is not None) and not limits.offsets:
+            check.fail("q_offset/k_offset in graph mode need GraphLimits(offsets=True)")

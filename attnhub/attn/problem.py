@@ -1,0 +1,142 @@
+"""The problem of an attention call: what capabilities, cost models and plans look at."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from attnhub.attn.kv import BlockSparse, DTypes, KVLayout, Paged, Ragged, VariableBlocks, dims
+from attnhub.core.problem import Problem, Work, fact
+from attnhub.errors import InvalidArgument
+from attnhub.variant import Variant
+
+FLOATS = ("float16", "bfloat16", "float32")
+FP8 = ("float8_e4m3fn", "float8_e5m2")
+FEATURES = (
+    "causal",
+    "window",
+    "soft_cap",
+    "alibi",
+    "sinks",
+    "rope",
+    "score_mod",
+    "mask_mod",
+    "query_mod",
+    "key_mod",
+    "output_mod",
+    "softmax_off",
+)
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, **dict.fromkeys(FP8, 1)}
+_KINDS = {Paged: "paged", Ragged: "ragged", BlockSparse: "block_sparse"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionProblem(Problem):
+    """Facts of an attention call; see the field comments for what each value means."""
+
+    op = "attention"
+    sizes = ("batch", "qo_len", "kv_len", "tokens", "kv_tokens")
+
+    #: "dense" (one-shot), "ragged", "paged", "block_sparse" or "variable_blocks"
+    kv: str = fact(domain=("dense", "ragged", "paged", "block_sparse", "variable_blocks"))
+    num_qo_heads: int = fact(domain=(1, 4, 8))
+    num_kv_heads: int = fact(domain=(1, 2, 4))
+    head_dim_qk: int = fact(domain=(40, 64, 72, 96, 112, 128, 192, 256))
+    head_dim_vo: int = fact(domain=(40, 64, 72, 96, 112, 128, 192, 256))
+    q_dtype: str = fact(domain=(*FLOATS, *FP8))
+    kv_dtype: str = fact(domain=(*FLOATS, *FP8))
+    out_dtype: str = fact(domain=FLOATS)
+    layout: str = fact(domain=("NHD", "HND"), default="NHD")
+    page_size: int | None = fact(domain=(1, 5, 16, 64), default=None)
+    #: (r, c) of uniform blocks
+    block: tuple[int, int] | None = fact(domain=((1, 1), (16, 16), (3, 5)), default=None)
+    #: what the variant uses, by name
+    features: frozenset[str] = fact(
+        domain=tuple(frozenset({name}) for name in FEATURES), default=frozenset()
+    )
+    #: a custom mask given to plan(): "none", "bool" or "packed"
+    mask: str = fact(domain=("none", "bool", "packed"), default="none")
+    #: q_offset or k_offset given to plan()
+    offsets: bool = fact(domain=(False, True), default=False)
+    #: refilled between replays of a CUDA graph
+    graph: bool = fact(domain=(False, True), default=False)
+    deterministic: bool = fact(domain=(False, True), default=False)
+    #: where the metadata lie: "host" or "device"
+    metadata: str = fact(domain=("host", "device"), default="host")
+    variant: Variant = dataclasses.field(default_factory=Variant)
+
+    @classmethod
+    def expand(cls, facts: dict[str, Any]) -> dict[str, Any]:
+        """Accept ``head_dim``, ``dtype`` and ``kv=Paged(16)`` as ``BatchAttention`` does."""
+        facts = dict(facts)
+        if "head_dim" in facts:
+            facts["head_dim_qk"], facts["head_dim_vo"] = dims(facts.pop("head_dim"))
+        if "dtype" in facts:
+            facts["q_dtype"], facts["kv_dtype"], facts["out_dtype"] = dtype_names(
+                facts.pop("dtype")
+            )
+        if not isinstance(facts.get("kv"), str):
+            facts.update(kv_facts(facts.get("kv", Ragged())))
+        if "variant" in facts:
+            facts["features"] = facts["variant"].features
+        return facts
+
+    @property
+    def group_size(self) -> int:
+        """Query heads per KV head."""
+        return self.num_qo_heads // self.num_kv_heads
+
+    def work(self) -> Work:
+        """FLOPs of both products (half under a causal square) and bytes of Q, K, V and O."""
+        known = self.extent
+        batch = 1 if known.batch is None else known.batch
+        qo_len = 1 if known.qo_len is None else known.qo_len
+        kv_len = 1024 if known.kv_len is None else known.kv_len
+        unknown = [n for n in ("batch", "qo_len", "kv_len") if getattr(known, n) is None]
+        tokens = batch * qo_len if known.tokens is None else min(known.tokens, batch * qo_len)
+        kv_tokens = batch * kv_len if known.kv_tokens is None else known.kv_tokens
+        dim = self.head_dim_qk + self.head_dim_vo
+        half = 0.5 if "causal" in self.features and qo_len == kv_len and qo_len > 1 else 1.0
+        left = self.variant.band[0]
+        per_query = kv_len if left < 0 else min(kv_len, left + 1)
+        return Work(
+            flops=2.0 * tokens * per_query * self.num_qo_heads * dim * half,
+            bytes=float(
+                kv_tokens * self.num_kv_heads * dim * _BYTES[self.kv_dtype]
+                + tokens * self.num_qo_heads * dim * _BYTES[self.q_dtype]
+            ),
+            assumed=f"{', '.join(unknown)} unknown, small values assumed" if unknown else "",
+        )
+
+
+def kv_facts(kv: KVLayout) -> dict[str, Any]:
+    """The problem fields that a KV layout object stands for."""
+    if isinstance(kv, VariableBlocks):
+        return {"kv": "variable_blocks", "layout": kv.layout}
+    if type(kv) not in _KINDS:
+        raise InvalidArgument(
+            f"kv={kv!r}: use Paged(page_size), Ragged(), BlockSparse(r, c) or VariableBlocks()"
+        )
+    facts: dict[str, Any] = {"kv": _KINDS[type(kv)], "layout": kv.layout}
+    if isinstance(kv, Paged):
+        facts["page_size"] = kv.page_size
+    if isinstance(kv, BlockSparse):
+        facts["block"] = (kv.r, kv.c)
+    return facts
+
+
+def dtype_names(dtype: Any) -> tuple[str, str, str]:
+    """Names of the q, kv and output dtypes from one dtype or a :class:`DTypes`."""
+    trio = (dtype.q, dtype.kv, dtype.out) if isinstance(dtype, DTypes) else (dtype,) * 3
+    q, kv, out = (str(d).removeprefix("torch.") for d in trio)
+    for name, value, accepted in (
+        ("q", q, FLOATS + FP8),
+        ("kv", kv, FLOATS + FP8),
+        ("out", out, FLOATS),
+    ):
+        if value not in accepted:
+            raise InvalidArgument(
+                f"{name} dtype {value!r} is not supported; use one of {', '.join(accepted)}"
+            )
+    return q, kv, out

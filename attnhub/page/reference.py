@@ -1,0 +1,228 @@
+"""What the paged KV cache operations mean: plain PyTorch.
+
+Request ``b`` owns the pages ``indices[indptr[b]:indptr[b + 1]]``; its token at position ``p`` lies
+in the ``p // page_size``-th of them, in slot ``p % page_size``. Everything else in the cache
+belongs to nobody, may hold NaN, and is neither read nor written.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attnhub.errors import InvalidArgument
+
+__all__ = ["append", "append_mla", "batch_indices_positions", "seq_lens", "split_cache"]
+
+Layout = Literal["NHD", "HND"]
+
+_PAGE_SHAPE: dict[str, str] = {"NHD": "page, heads, dim", "HND": "heads, page, dim"}
+
+
+def append(
+    k_new: Tensor,
+    v_new: Tensor,
+    batch_indices: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    indptr: Tensor,
+    indices: Tensor,
+    layout: Layout = "NHD",
+) -> None:
+    """Write new keys and values into their slots of the cache, in place.
+
+    Args:
+        k_new: ``[tokens, heads, dim_k]``.
+        v_new: ``[tokens, heads, dim_v]``.
+        batch_indices: int32 ``[tokens]``, each token's request; -1 marks padding, which is skipped.
+        positions: int32 ``[tokens]``, each token's position in its request.
+        k_cache: ``[pages, page, heads, dim_k]`` (NHD) or ``[pages, heads, page, dim_k]`` (HND), any
+            strides, dtype of ``k_new``.
+        v_cache: the same with ``dim_v``.
+        indptr: int32 ``[batch + 1]``.
+        indices: int32 ``[indptr[-1]]``, page ids; they already cover the new tokens.
+        layout: order of the axes within a page.
+
+    Raises:
+        InvalidArgument: unknown layout, a dtype that differs from the cache's, or a position that
+            lies outside the request's pages (writing there would harm another request). Nothing has
+            been written then.
+
+    Example:
+        >>> cache = torch.zeros(1, 2, 1, 1)
+        >>> one, zero = torch.ones(1, 1, 1), torch.zeros(1, dtype=torch.int32)
+        >>> append(one, one, zero, zero + 1, cache, cache.clone(),
+        ...        indptr=torch.tensor([0, 1]), indices=zero)
+        >>> cache.flatten()
+        tensor([0., 1.])
+    """
+    _check_layout(layout)
+    if layout == "HND":
+        k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    _check_dtypes((k_new, k_cache), (v_new, v_cache))
+    token, page, slot = _locate(batch_indices, positions, indptr, indices, k_cache.shape[1])
+    k_cache[page, slot] = k_new[token]
+    v_cache[page, slot] = v_new[token]
+
+
+def append_mla(
+    ckv_new: Tensor,
+    kpe_new: Tensor,
+    batch_indices: Tensor,
+    positions: Tensor,
+    ckv_cache: Tensor,
+    kpe_cache: Tensor,
+    *,
+    indptr: Tensor,
+    indices: Tensor,
+) -> None:
+    """`append` for the latent cache of MLA, which has one row per token and no heads.
+
+    Args:
+        ckv_new: ``[tokens, dim_ckv]``, compressed KV.
+        kpe_new: ``[tokens, dim_kpe]``, the key part that carries the position.
+        batch_indices: as in `append`.
+        positions: as in `append`.
+        ckv_cache: ``[pages, page, dim_ckv]``, any strides; both may be slices of one tensor.
+        kpe_cache: ``[pages, page, dim_kpe]``.
+        indptr: as in `append`.
+        indices: as in `append`.
+
+    Raises:
+        InvalidArgument: as `append`.
+
+    Source: DeepSeek-AI, "DeepSeek-V2" (2024).
+    """
+    _check_dtypes((ckv_new, ckv_cache), (kpe_new, kpe_cache))
+    token, page, slot = _locate(batch_indices, positions, indptr, indices, ckv_cache.shape[1])
+    ckv_cache[page, slot] = ckv_new[token]
+    kpe_cache[page, slot] = kpe_new[token]
+
+
+def batch_indices_positions(
+    append_indptr: Tensor, seq_lens: Tensor, num_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Request and position of every appended token; never waits for the device.
+
+    Args:
+        append_indptr: int32 ``[batch + 1]``, where each request's new tokens start.
+        seq_lens: int32 ``[batch]``, lengths *after* the append, so that the new tokens of a request
+            are its last ones.
+        num_tokens: rows of the result; those from ``append_indptr[-1]`` on are padding, -1 in both.
+
+    Returns:
+        batch_indices and positions, both int32 ``[num_tokens]``.
+
+    Example:
+        >>> batch_indices_positions(torch.tensor([0, 1, 3]), torch.tensor([5, 2]), 4)
+        (tensor([ 0,  1,  1, -1], dtype=torch.int32), tensor([ 4,  0,  1, -1], dtype=torch.int32))
+    """
+    device = append_indptr.device
+    if seq_lens.numel() == 0:
+        padding = torch.full((num_tokens,), -1, dtype=torch.int32, device=device)
+        return padding, padding.clone()
+    ends = append_indptr[1:].contiguous()
+    token = torch.arange(num_tokens, dtype=ends.dtype, device=device)
+    # The owner is the first request that ends after the token; padding lies after every end.
+    request = torch.searchsorted(ends, token, right=True)
+    is_padding = request == ends.numel()
+    request = request.clamp(max=ends.numel() - 1)
+    position = seq_lens[request] - ends[request] + token
+    return (
+        request.masked_fill(is_padding, -1).to(torch.int32),
+        position.masked_fill(is_padding, -1).to(torch.int32),
+    )
+
+
+def seq_lens(indptr: Tensor, last_page_len: Tensor, page_size: int) -> Tensor:
+    """Number of tokens each request has: full pages and what is used of the last one.
+
+    Args:
+        indptr: int32 ``[batch + 1]``.
+        last_page_len: int32 ``[batch]``, from 1 to page_size; ignored where a request has no page.
+        page_size: slots per page.
+
+    Returns:
+        int32 ``[batch]``.
+
+    Example:
+        >>> seq_lens(torch.tensor([0, 2, 2]), torch.tensor([3, 0]), page_size=16)
+        tensor([19,  0], dtype=torch.int32)
+    """
+    pages = indptr.diff()
+    lengths = (pages - 1) * page_size + last_page_len
+    return torch.where(pages > 0, lengths, 0).to(torch.int32)
+
+
+def split_cache(
+    kv_cache: Tensor | tuple[Tensor, Tensor], layout: Layout = "NHD"
+) -> tuple[Tensor, Tensor]:
+    """The key and value caches as 4-D views, axes in the cache's own layout.
+
+    Args:
+        kv_cache: one tensor ``[pages, 2, page, heads, dim]`` (NHD) or
+            ``[pages, 2, heads, page, dim]`` (HND), keys first; or a tuple of two tensors without
+            the axis of 2, needed where the two dims differ.
+        layout: order of the axes within a page.
+
+    Raises:
+        InvalidArgument: unknown layout, wrong number of axes, or keys and values that differ in
+            more than dim.
+
+    Example:
+        >>> [part.shape for part in split_cache(torch.zeros(9, 2, 16, 8, 128))]
+        [torch.Size([9, 16, 8, 128]), torch.Size([9, 16, 8, 128])]
+    """
+    _check_layout(layout)
+    page = _PAGE_SHAPE[layout]
+    if isinstance(kv_cache, Tensor):
+        if kv_cache.ndim != 5 or kv_cache.shape[1] != 2:
+            raise InvalidArgument(
+                f"kv_cache has shape {list(kv_cache.shape)}; with layout {layout} give "
+                f"[pages, 2, {page}], or a tuple of two tensors [pages, {page}]"
+            )
+        return kv_cache[:, 0], kv_cache[:, 1]
+    k_cache, v_cache = kv_cache
+    if k_cache.ndim != 4 or v_cache.ndim != 4 or k_cache.shape[:3] != v_cache.shape[:3]:
+        raise InvalidArgument(
+            f"kv_cache holds shapes {list(k_cache.shape)} and {list(v_cache.shape)}; with layout "
+            f"{layout} give two tensors [pages, {page}] that differ at most in dim"
+        )
+    return k_cache, v_cache
+
+
+def _locate(
+    batch_indices: Tensor, positions: Tensor, indptr: Tensor, indices: Tensor, page_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which tokens are no padding, and the page id and slot of each of those."""
+    token = (batch_indices >= 0).nonzero().squeeze(1)
+    request, position = batch_indices[token].long(), positions[token].long()
+    first, end = indptr[request].long(), indptr[request + 1].long()
+    entry = first + torch.div(position, page_size, rounding_mode="floor")
+    outside = (position < 0) | (entry >= end)
+    if outside.any():
+        bad = int(outside.nonzero()[0])
+        raise InvalidArgument(
+            f"token {int(token[bad])} goes to position {int(position[bad])} of request "
+            f"{int(request[bad])}, which owns {int(end[bad] - first[bad])} pages of {page_size}; "
+            "give the request its pages before appending to it"
+        )
+    return token, indices[entry].long(), position % page_size
+
+
+def _check_dtypes(*pairs: tuple[Tensor, Tensor]) -> None:
+    for new, cache in pairs:
+        if new.dtype != cache.dtype:
+            raise InvalidArgument(
+                f"new entries are {new.dtype}, the cache is {cache.dtype}; convert or quantise the "
+                "entries first"
+            )
+
+
+def _check_layout(layout: str) -> None:
+    if layout not in _PAGE_SHAPE:
+        raise InvalidArgument(f"layout={layout!r}; give 'NHD' or 'HND'")

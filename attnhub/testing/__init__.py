@@ -1,0 +1,1 @@
+"""For authors of backends: generators, comparison, conformance, benchmark protocol."""

@@ -1,0 +1,1 @@
+"""Tests of the real model that the examples use."""
