@@ -27,10 +27,14 @@ from attnhub.core.capability import (
     Rule,
     Subset,
 )
-from attnhub.core.device import Device
+from attnhub.core.device import Device, describe
+from attnhub.core.discovery import default as registry
+from attnhub.core.dispatch import isolated
 from attnhub.core.hooks import API_VERSION, hookimpl
 from attnhub.core.problem import Extent, Problem, Work, fact
 from attnhub.core.reason import Code, Reason
+from attnhub.core.registry import Registry
+from attnhub.core.workload import Workload
 from attnhub.errors import InvalidArgument, PluginError
 
 __all__ = [
@@ -55,9 +59,14 @@ __all__ = [
     "Problem",
     "Range",
     "Reason",
+    "Registry",
     "Rule",
     "Subset",
     "Work",
+    "Workload",
+    "describe",
     "fact",
     "hookimpl",
+    "isolated",
+    "registry",
 ]

@@ -159,7 +159,7 @@ def attention(
     elif dense:
         out = out.unsqueeze(0)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device) if return_lse else None
-    _check(q, k, v, out, mask)
+    _check_once(q, k, v, out, mask)
     if return_lse and not variant.softmax:
         check.fail("return_lse with softmax=False: there is no denominator to take a log of")
     if scales is not NO_SCALES:
@@ -176,6 +176,27 @@ def _check_q_dtype(q: Tensor) -> None:
         check.fail("q is FP8: give out=, a float16, bfloat16 or float32 tensor, for the result")
 
 
+#: Facts of calls that passed the checks: they cost more than the rest of the call.
+_seen: set[Any] = set()
+
+
+def _check_once(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) -> None:
+    if torch.compiler.is_compiling():  # traced once, guarded by the compiler
+        _check(q, k, v, out, mask)
+        return
+    facts = (
+        q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device,
+        v.shape, v.stride(), v.dtype, v.device, out.shape, out.stride(), out.dtype, out.device,
+        None if mask is None else (mask.shape, mask.dtype, mask.device),
+        torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+    )  # fmt: skip
+    if facts not in _seen:
+        _check(q, k, v, out, mask)
+        if len(_seen) > 10_000:  # lengths vary without end; the set must not
+            _seen.clear()
+        _seen.add(facts)
+
+
 def _check(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) -> None:
     check.dtype(q, "q", check.FLOATS + check.FP8)
     if q.dim() != 4:
@@ -184,10 +205,10 @@ def _check(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) ->
     check.dtype(k, "k", check.FLOATS + check.FP8)
     check.dtype(v, "v", (k.dtype,))
     check.shape(k, "k", (batch, "kv_len", "kv_heads", dim))
+    inputs.group(heads, k.shape[2])
     check.shape(v, "v", (batch, k.shape[1], k.shape[2], "dim_v"))
     if not dim or not v.shape[3]:
         check.fail("head dimensions must be >= 1")
-    inputs.group(heads, k.shape[2])
     check.shape(out, "out", (batch, qo_len, heads, v.shape[3]))
     check.dtype(out, "out", check.FLOATS)
     for name, x in (("q", q), ("k", k), ("v", v), ("out", out)):

@@ -9,6 +9,7 @@ Example::
     )
 
 A problem field that ``accepts`` does not mention must have its default (the feature is absent).
+A default of None means that the field does not apply (the page size of ragged K/V): always fine.
 """
 
 from __future__ import annotations
@@ -169,6 +170,8 @@ class Capability:
         for name, f in fact_fields(type(problem)).items():
             value = getattr(problem, name)
             constraint = self.accepts.get(name)
+            if value is None and f.default is None:
+                continue  # the field does not apply
             if constraint is None:
                 if not self.complete and value != f.default:
                     found.append(_unsupported(name, value, f.default))

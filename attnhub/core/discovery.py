@@ -26,9 +26,14 @@ def selected(name: str) -> bool:
     return inside is not denied
 
 
+def register_builtin(registry: Registry) -> None:
+    """Register AttnHub's own ops and backends, and no plugin."""
+    registry.register(importlib.import_module(BUILTIN), "attnhub")
+
+
 def discover(registry: Registry) -> None:
     """Register the built-in backends and every installed plugin, one by one, in name order."""
-    registry.register(importlib.import_module(BUILTIN), "attnhub")
+    register_builtin(registry)
     for entry in sorted(metadata.entry_points(group=GROUP), key=lambda e: e.name):
         if selected(entry.name):
             registry.load_entry_point(entry)

@@ -7,10 +7,11 @@ scope and registry generation; a hit is one dictionary look-up without a lock.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from typing import Any
 
@@ -48,7 +49,7 @@ class Dispatcher:
         self.registry = registry
         self.rules: tuple[Override, ...] = ()
         self._decisions: dict[Any, Decision] = {}
-        self._planners: dict[tuple[str, str], Planner] = {}
+        self._planners: dict[str, Planner] = {}
         self._warned: set[str] = set()
         self._lock = threading.Lock()
 
@@ -67,7 +68,7 @@ class Dispatcher:
         rules = [Override(backend=backend, op=op, scope="argument")] if backend else []
         rules += reversed(options.scope.get())
         rules += reversed(self.rules)
-        rules += _environment_rules()
+        rules += reversed(options.from_environment())
         serving = {b.name for b in self.registry.backends(op)}
         found = []
         for rule in rules:
@@ -126,6 +127,7 @@ class Dispatcher:
                     reasons = tuple(resolve(backend.probe, backend.plugin)(problem))
                 except Exception as error:  # noqa: BLE001 - a probe that fails says: not here
                     reasons = (_reason(Code.PROBE, "probe", str(error), "a probe that runs"),)
+                    self._report(backend, "probe", error)
             if reasons:
                 rejected[backend.name] = (backend, reasons)
             else:
@@ -140,7 +142,12 @@ class Dispatcher:
         try:
             return backend.cost(problem)
         except Exception as error:  # noqa: BLE001 - a broken cost model must not stop a call
+            self._report(backend, "cost model", error)
             return Estimate(us=None, source="none", detail=f"cost model failed: {error}")
+
+    def _report(self, backend: Backend, what: str, error: Exception) -> None:
+        text = f"the {what} of backend {backend.name!r} failed: {type(error).__name__}: {error}"
+        self.registry.report(backend.plugin or backend.name, text)
 
     def _decision(
         self,
@@ -222,10 +229,9 @@ class Dispatcher:
         raise NoBackend(f"no backend can serve this {problem.op} call", decision)
 
     def _planner(self, backend: Backend) -> Planner:
-        key = (backend.op, backend.name)
-        planner = self._planners.get(key)
+        planner = self._planners.get(backend.load)
         if planner is None:
-            planner = self._planners[key] = resolve(backend.load, backend.plugin)
+            planner = self._planners[backend.load] = resolve(backend.load, backend.plugin)
         return planner
 
     def _announce(self, decision: Decision, problem: Problem) -> None:
@@ -235,7 +241,12 @@ class Dispatcher:
             if text in self._warned:
                 return
             self._warned.add(text)
-        self.registry.hook.attnhub_on_decision(decision=decision)
+        try:
+            self.registry.hook.attnhub_on_decision(decision=decision)
+        except Exception as error:  # noqa: BLE001 - an observer must not stop a call
+            self.registry.report(
+                "attnhub_on_decision", f"the hook failed: {type(error).__name__}: {error}"
+            )
         best, chosen = _blocked(decision), decision.chosen
         if best is None or chosen is None or problem.device.type == "cpu":
             return  # on a CPU every run is a reference run; there is nothing to warn of
@@ -314,11 +325,6 @@ def _torch_reasons(backend: Backend) -> tuple[Reason, ...]:
     return (_reason(Code.VERSION, "torch", _torch_version(), backend.torch),)
 
 
-@functools.lru_cache(maxsize=1)
-def _environment_rules() -> list[Override]:
-    return list(reversed(options.from_environment()))
-
-
 _default: Dispatcher | None = None
 
 
@@ -329,3 +335,27 @@ def default() -> Dispatcher:
     if _default is None or _default.registry is not registry:
         _default = Dispatcher(registry)
     return _default
+
+
+@contextlib.contextmanager
+def isolated() -> Iterator[Registry]:
+    """A registry of the built-in backends only and a freshly read environment, for tests.
+
+    It is the shared one until the block ends; then the old one is back, with its rules.
+
+    Example::
+
+        with isolated() as registry:
+            registry.register(my_manifest, "mine")
+    """
+    global _default  # noqa: PLW0603 - put back what was there
+    registry, dispatcher = Registry(), _default
+    discovery.register_builtin(registry)
+    shared = discovery.replace_default(registry)
+    environment.cache_clear()
+    try:
+        yield registry
+    finally:
+        discovery.replace_default(shared)
+        _default = dispatcher
+        environment.cache_clear()

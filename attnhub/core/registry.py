@@ -48,6 +48,8 @@ class Registry:
         self._ops: dict[str, Op] = {}
         self.plugins: dict[str, PluginInfo] = {}
         self.failed: dict[tuple[str, str], str] = {}
+        self._faults: dict[tuple[str, str], str] = {}
+        self._reported: set[tuple[str, str]] = set()
         self.generation = next(_generations)
 
     # -- reading ---------------------------------------------------------------------------
@@ -104,7 +106,7 @@ class Registry:
                 name=name, version=version, backends=tuple(names(backends)), load_ms=load_ms
             )
             if load_ms > SLOW_LOAD_SECONDS * 1e3:
-                self._warn(name, f"its manifest took {load_ms:.0f} ms to import; it must be data")
+                self.report(name, f"its manifest took {load_ms:.0f} ms to import; it must be data")
 
     def unregister(self, name: str) -> None:
         """Remove a plugin and its backends."""
@@ -117,6 +119,9 @@ class Registry:
                 op: tuple(b for b in group if b.plugin != name)
                 for op, group in self._backends.items()
             }
+            left = {(op, b.name) for op, group in self._backends.items() for b in group}
+            self.failed = {key: text for key, text in self.failed.items() if key in left}
+            self._faults.clear()
             self.generation = next(_generations)
 
     def load_entry_point(self, entry: Any) -> None:
@@ -134,14 +139,14 @@ class Registry:
                 str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
             )
             self.plugins[entry.name] = PluginInfo(name=entry.name, version=version, error=text)
-            self._warn(entry.name, text)
+            self.report(entry.name, text)
 
     def mark_failed(self, backend: Backend, error: Exception) -> None:
         """Set one backend aside for this process; every later decision shows why."""
         with self._lock:
             self.failed[(backend.op, backend.name)] = str(error)
             self.generation = next(_generations)
-        self._warn(backend.plugin or backend.name, f"backend {backend.name!r} set aside: {error}")
+        self.report(backend.plugin or backend.name, f"backend {backend.name!r} set aside: {error}")
 
     def touch(self) -> None:
         """Make every cached decision and plan stale."""
@@ -149,8 +154,22 @@ class Registry:
 
     def check(self, backend: Backend, problem: type[Problem]) -> str:
         """What is wrong with a backend's capability sheets for this problem class, or ``""``."""
-        faults = [fault for sheet in backend.sheets() for fault in sheet.faults(problem)]
-        return "; ".join(faults)
+        key = (backend.op, backend.name)
+        if key not in self._faults:
+            faults = [fault for sheet in backend.sheets() for fault in sheet.faults(problem)]
+            self._faults[key] = "; ".join(faults)
+            if faults:
+                self.report(
+                    backend.plugin or backend.name,
+                    f"backend {backend.name!r} of {backend.op!r} set aside: {self._faults[key]}",
+                )
+        return self._faults[key]
+
+    def report(self, plugin: str, text: str) -> None:
+        """Warn of a fault of a plugin, once for each text."""
+        if (plugin, text) not in self._reported:
+            self._reported.add((plugin, text))
+            warnings.warn(f"plugin {plugin!r}: {text}", PluginWarning, stacklevel=3)
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -185,9 +204,6 @@ class Registry:
         self._backends = table
         self._ops = {**self._ops, **{op.name: op for op in ops}}
         self.generation = next(_generations)
-
-    def _warn(self, name: str, text: str) -> None:
-        warnings.warn(f"plugin {name!r}: {text}", PluginWarning, stacklevel=3)
 
     def problem_class(self, op: str) -> type[Problem]:
         """The problem class of an op (imports its family)."""

@@ -1,0 +1,156 @@
+"""Who may decide for the dispatcher: precedence, scopes, threads, unknown names."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from attnhub.core import options
+from attnhub.core.dispatch import Dispatcher
+from attnhub.core.env import environment
+from attnhub.core.options import Override
+from attnhub.errors import BackendUnsupported, InvalidArgument, NoBackend, UnknownName
+from tests.core.fakes import EVERYTHING, FAST, SLOW, dispatcher, problem
+
+NAMES = ("fast", "slow", "everything")
+
+
+@pytest.fixture
+def three() -> Dispatcher:
+    return dispatcher(FAST, SLOW, EVERYTHING)
+
+
+@pytest.fixture
+def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    environment.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    environment.cache_clear()
+
+
+def chosen(d: Dispatcher, backend: str = "") -> str:
+    decision = d.decide(problem(), backend)
+    assert decision.chosen is not None
+    return decision.chosen.name
+
+
+def use(
+    backend: str, mode: str = "require", op: str = "*"
+) -> contextlib.AbstractContextManager[None]:
+    return options.push(Override(backend=backend, op=op, mode=mode, scope="use"))
+
+
+def test_precedence_is_argument_then_use_then_config_then_environment(
+    three: Dispatcher, env: pytest.MonkeyPatch
+) -> None:
+    env.setenv("ATTNHUB_BACKEND", "everything")
+    assert chosen(three) == "everything"
+    three.rules = (Override(backend="slow"),)
+    three.registry.touch()
+    assert chosen(three) == "slow"
+    with use("fast"):
+        assert chosen(three) == "fast"
+        assert chosen(three, "everything") == "everything"
+        with use("slow"):
+            assert chosen(three) == "slow"  # the innermost wins
+        assert chosen(three) == "fast"
+    assert chosen(three) == "slow"
+
+
+def test_the_losing_rules_are_shown(three: Dispatcher) -> None:
+    with use("slow"):
+        decision = three.decide(problem(), "fast")
+    assert decision.overrides == (
+        "argument: require fast for fake.op",
+        "use: require slow (overridden)",
+    )
+
+
+def test_prefer_falls_through_where_it_does_not_fit(three: Dispatcher) -> None:
+    with use("slow", "prefer"):
+        assert chosen(three) == "slow"
+    with use("fast", "prefer"):
+        decision = three.decide(problem(dim=40))
+    assert decision.chosen is not None
+    assert decision.chosen.name == "slow"
+
+
+def test_deny_excludes_with_a_reason_and_adds_up(three: Dispatcher) -> None:
+    with use("fast", "deny"), use("slow", "deny"):
+        decision = three.decide(problem())
+    assert [c.name for c in decision.ranked] == ["everything"]
+    assert {r.name: r.reasons[0].code.value for r in decision.rejected if r.reasons} == {
+        "fast": "policy",
+        "slow": "policy",
+    }
+
+
+def test_require_of_a_denied_backend_cannot_be_served(three: Dispatcher) -> None:
+    with use("fast", "deny"), pytest.raises(BackendUnsupported):
+        three.plan(problem(), backend="fast")
+
+
+def test_denying_everything_leaves_none(three: Dispatcher) -> None:
+    denied = (use("fast", "deny"), use("slow", "deny"), use("everything", "deny"))
+    with denied[0], denied[1], denied[2], pytest.raises(NoBackend):
+        three.plan(problem())
+
+
+@pytest.mark.parametrize("scope", ["argument", "use", "config", "environment"])
+def test_an_unknown_name_is_an_error_in_every_scope(
+    three: Dispatcher, env: pytest.MonkeyPatch, scope: str
+) -> None:
+    if scope == "environment":
+        env.setenv("ATTNHUB_BACKEND", "fast_")
+    if scope == "config":
+        three.rules = (Override(backend="fast_"),)
+    inside = use("fast_") if scope == "use" else contextlib.nullcontext()
+    argument = "fast_" if scope == "argument" else ""
+    with inside, pytest.raises(UnknownName, match=rf"did you mean 'fast'.*\({scope}"):
+        three.decide(problem(), argument)
+
+
+def test_a_known_plugin_that_is_not_installed_is_named_with_what_to_do(three: Dispatcher) -> None:
+    with pytest.raises(UnknownName, match=r"not installed: .*attnhub-fa3-hopper"):
+        three.decide(problem(), "fa3_hopper")
+
+
+def test_a_rule_for_every_op_spares_ops_the_backend_does_not_serve(three: Dispatcher) -> None:
+    with use("fast"):
+        found = three.overrides("another.op", "")
+    assert found == []
+
+
+def test_a_rule_by_glob_and_by_op(three: Dispatcher, env: pytest.MonkeyPatch) -> None:
+    env.setenv("ATTNHUB_BACKEND", "fake.*=slow, deny:everything")
+    assert chosen(three) == "slow"
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="use one of require, prefer, deny"):
+        Override(backend="x", mode="requires")
+
+
+def test_an_unknown_variable_is_an_error_with_the_nearest_name(env: pytest.MonkeyPatch) -> None:
+    env.setenv("ATTNHUB_BACKENDS", "fast")
+    with pytest.raises(UnknownName, match="did you mean 'ATTNHUB_BACKEND'"):
+        environment()
+
+
+def test_threads_do_not_see_each_others_overrides(three: Dispatcher) -> None:
+    seen: list[str] = []
+    with use("slow"):
+        thread = threading.Thread(target=lambda: seen.append(chosen(three)))
+        thread.start()
+        thread.join()
+        assert chosen(three) == "slow"
+    assert seen == ["fast"]
+
+
+def test_an_override_ends_with_its_block_also_by_an_exception(three: Dispatcher) -> None:
+    with pytest.raises(RuntimeError), use("slow"):
+        raise RuntimeError
+    assert chosen(three) == "fast"
