@@ -25,6 +25,7 @@ from attnhub.core.capability import (
     OneOf,
     Range,
     Rule,
+    SameAs,
     Subset,
 )
 from attnhub.core.device import Device, describe
@@ -61,6 +62,7 @@ __all__ = [
     "Reason",
     "Registry",
     "Rule",
+    "SameAs",
     "Subset",
     "Work",
     "Workload",

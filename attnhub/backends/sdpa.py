@@ -49,17 +49,14 @@ class _Plan:
         params: Mapping[str, Tensor | float],
     ) -> None:
         scale = self._variant.scale or 1.0 / math.sqrt(self._problem.head_dim_qk)
-        q, scale = _fold(q, scales, scale)
+        q, scale = fold_scales(q, scales, scale)
         if self._batch is None:
             self._dense(q, k, v, out, lse, mask, scale)
         elif self._decode is not None:
             self._decode.run(q, k, v, out, lse, scale)
         else:
             self._each(q, k, v, out, lse, scale)
-        if isinstance(scales.v, Tensor):
-            out.mul_(_per_head(scales.v, self._problem.group_size).to(out.dtype))
-        elif scales.v != 1.0:
-            out.mul_(scales.v)
+        scale_output(out, scales.v, self._problem.group_size)
 
     def _dense(
         self,
@@ -154,7 +151,7 @@ class _Decode:
         return found.masked_fill(~self._valid[..., None, None], 0.0)
 
 
-def _fold(q: Tensor, scales: Scales, scale: float) -> tuple[Tensor, float]:
+def fold_scales(q: Tensor, scales: Scales, scale: float) -> tuple[Tensor, float]:
     """Scales of q and k into the queries (per head) or into the softmax scale (numbers)."""
     for value in (scales.q, scales.k):
         if not isinstance(value, Tensor):
@@ -163,6 +160,14 @@ def _fold(q: Tensor, scales: Scales, scale: float) -> tuple[Tensor, float]:
             group = q.shape[-2] // value.numel() if value.numel() > 1 else 1
             q = (q * _per_head(value, group)).to(q.dtype)
     return q, scale
+
+
+def scale_output(out: Tensor, scale: float | Tensor, group: int) -> None:
+    """Multiply ``out [..., heads, dim]`` by the scale of V, in place."""
+    if isinstance(scale, Tensor):
+        out.mul_(_per_head(scale, group).to(out.dtype))
+    elif scale != 1.0:
+        out.mul_(scale)
 
 
 def _per_head(value: Tensor, group: int) -> Tensor:

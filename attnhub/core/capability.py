@@ -136,6 +136,26 @@ class Subset:
         return "only " + (", ".join(sorted(self.members)) or "none")
 
 
+@dataclass(frozen=True, slots=True)
+class SameAs:
+    """The value that another field of the problem has."""
+
+    field: str
+
+    def bind(self, problem: Problem) -> OneOf:
+        """The constraint for one problem."""
+        return OneOf(getattr(problem, self.field))
+
+    def accepts(self, value: Any) -> bool:
+        return True  # nothing can be said of a value alone
+
+    def nearest(self, value: Any) -> Any:
+        return value
+
+    def __str__(self) -> str:
+        return f"the same as {self.field}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A need over several fields: where every ``when`` holds, every ``then`` must."""
@@ -146,7 +166,8 @@ class Rule:
 
     def unmet(self, problem: Problem) -> Iterable[tuple[str, Constraint]]:
         if all(c.accepts(getattr(problem, name)) for name, c in self.when.items()):
-            return [(n, c) for n, c in self.then.items() if not c.accepts(getattr(problem, n))]
+            then = ((n, _bound(c, problem)) for n, c in self.then.items())
+            return [(n, c) for n, c in then if not c.accepts(getattr(problem, n))]
         return ()
 
 
@@ -175,8 +196,8 @@ class Capability:
             if constraint is None:
                 if not self.complete and value != f.default:
                     found.append(_unsupported(name, value, f.default))
-            elif not constraint.accepts(value):
-                found.extend(_outside(name, value, constraint))
+            elif not _bound(constraint, problem).accepts(value):
+                found.extend(_outside(name, value, _bound(constraint, problem)))
         for rule in self.rules:
             for name, constraint in rule.unmet(problem):
                 found.append(_by_rule(rule, name, getattr(problem, name), constraint))
@@ -203,6 +224,10 @@ class Capability:
         required = [n for n, f in fields.items() if f.default is dataclasses.MISSING]
         faults += [f"field {n!r} must be mentioned" for n in required if n not in self.accepts]
         return faults
+
+
+def _bound(constraint: Constraint, problem: Problem) -> Constraint:
+    return constraint.bind(problem) if isinstance(constraint, SameAs) else constraint
 
 
 def _unsupported(name: str, value: Any, default: Any) -> Reason:

@@ -109,8 +109,7 @@ class Problem:
         for name in values:
             if name not in known:
                 raise UnknownName(f"fact of {cls.op!r}", name, [*known, *cls.sizes])
-        missing = [n for n, f in known.items() if f.default is dataclasses.MISSING]
-        missing = [n for n in missing if n not in values]
+        missing = [n for n, f in known.items() if _required(f) and n not in values]
         if missing:
             raise InvalidArgument(f"{cls.op!r} also needs the facts {', '.join(missing)}")
         return cls(device=devices.describe(device), extent=extent, **values)
@@ -133,6 +132,10 @@ class Problem:
             if f.default is dataclasses.MISSING or value != f.default:
                 used.append(f"{name}={show(value)}")
         return f"{self.op} on {self.device}: {', '.join(used)}"
+
+
+def _required(f: dataclasses.Field[Any]) -> bool:
+    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
 
 
 _Fields = Mapping[str, dataclasses.Field[Any]]

@@ -111,7 +111,7 @@ def tree_speculative(
             draft=None if draft_probs is None else draft_probs[b],
         )
         path, lasts[b] = _walk(tree, uniform[b])
-        paths[b, : len(path)] = torch.tensor(path, dtype=torch.int32)
+        paths[b, : len(path)] = torch.tensor(path, dtype=torch.int32, device=paths.device)
     bonus = inverse_transform(lasts, uniform[:, num_nodes])
     paths = paths.where(bonus[:, None] >= 0, -1)
     return paths, (paths >= 0).sum(-1).to(torch.int32), bonus
