@@ -11,14 +11,11 @@ from torch import Tensor
 from attnhub.attn import batch as batches
 from attnhub.attn import inputs
 from attnhub.attn.batch import AttentionBatch, Offsets
-from attnhub.attn.graph import GraphBuffers
 from attnhub.attn.inputs import NO_PARAMS, NO_SCALES
 from attnhub.attn.kv import DTypes, GraphLimits, KVLayout, KVMetadata, Paged, Ragged, Scales, dims
+from attnhub.attn.planned import PlannedBatch
 from attnhub.attn.problem import AttentionProblem, dtype_names, kv_facts
-from attnhub.core import check, dispatch, functional, handles, options
-from attnhub.core import device as devices
-from attnhub.core.decision import Decision
-from attnhub.core.problem import Extent
+from attnhub.core import check, functional, handles
 from attnhub.errors import NotPlanned
 from attnhub.variant import Variant
 
@@ -56,6 +53,8 @@ class BatchAttention(PlannedBatch):
         attn.plan(qo_indptr, PagedKV(indptr, indices, last_page_len))
         out = attn.run(q, kv_cache)
     """
+
+    _problem = AttentionProblem
 
     def __init__(
         self,
@@ -206,13 +205,15 @@ class BatchAttention(PlannedBatch):
         facts = (
             q.shape, q.stride(), q.dtype, q.device,
             k.shape, k.stride(), k.dtype, k.device,
-            v.shape, v.stride(), v.dtype, out.shape, out.stride(), lse is None,
+            v.shape, v.stride(), v.dtype, v.device,
+            out.shape, out.stride(), out.dtype, out.device, lse is None,
+            torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
         )  # fmt: skip
         if facts not in self._seen:
             self._check(q, k, v, out, lse)
             self._seen.add(facts)
         if scales is not NO_SCALES:
-            inputs.scales(scales, *self._heads)
+            inputs.scales(scales, *self._heads, q.device)
         planned = self._batch.params  # type: ignore[union-attr]
         if params or planned or self._variant.params:
             params = inputs.params({**planned, **params}, self._variant, self._heads[0], q.device)
@@ -262,7 +263,6 @@ class BatchAttention(PlannedBatch):
         length = x.shape[0 if self._kv.layout == "NHD" else 1]
         if batch.kv_lens is not None and length < sum(batch.kv_lens):
             check.fail(f"{name} has {length} rows, but the plan needs {sum(batch.kv_lens)}")
-
 
 
 def _run_flat(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, *rest: Any) -> None:

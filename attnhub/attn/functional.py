@@ -163,7 +163,7 @@ def attention(
     if return_lse and not variant.softmax:
         check.fail("return_lse with softmax=False: there is no denominator to take a log of")
     if scales is not NO_SCALES:
-        inputs.scales(scales, q.shape[2], k.shape[2])
+        inputs.scales(scales, q.shape[2], k.shape[2], q.device)
     if params or variant.params:
         params = inputs.params(params, variant, q.shape[2], q.device)
     _attention(q, k, v, out, lse, mask, scales, params, variant)

@@ -18,7 +18,7 @@ from attnhub.core.staging import Staging
 
 
 class GraphBuffers:
-    """Metadata of one :class:`BatchAttention` at fixed addresses."""
+    """Metadata of one ``BatchAttention`` or ``BatchMLA`` at fixed addresses."""
 
     def __init__(self, limits: GraphLimits, layout: KVLayout, device: torch.device) -> None:
         if not isinstance(layout, (Paged, Ragged)):

@@ -16,25 +16,29 @@ NO_SCALES = Scales()
 NO_PARAMS: Mapping[str, Tensor | float] = {}
 
 
-def scales(given: Scales, num_qo_heads: int, num_kv_heads: int) -> Scales:
+def scales(given: Scales, num_qo_heads: int, num_kv_heads: int, device: torch.device) -> Scales:
     """Check numbers, one-element and per-head float32 tensors.
 
     Raises:
-        InvalidArgument: another shape or dtype.
+        InvalidArgument: another shape, dtype or device.
     """
     for name, heads in (("q", num_qo_heads), ("k", num_kv_heads), ("v", num_kv_heads)):
         value = getattr(given, name)
+        scale(value, f"scales.{name}", heads)
         if isinstance(value, Tensor):
-            check.dtype(value, f"scales.{name}", (torch.float32,))
-            if value.numel() != 1 and tuple(value.shape) != (heads,):
-                check.fail(
-                    f"scales.{name} has shape {list(value.shape)}, needs one element or [{heads}]"
-                )
-        elif not isinstance(value, (int, float)):
-            check.fail(
-                f"scales.{name} is a {type(value).__name__}, needs a number or a float32 tensor"
-            )
+            check.device(value, f"scales.{name}", device, "q")
     return given
+
+
+def scale(value: Tensor | float, name: str, heads: int | None = None) -> None:
+    """Check one scale: a number, a one-element float32 tensor or, with ``heads``, one per head."""
+    if isinstance(value, Tensor):
+        check.dtype(value, name, (torch.float32,))
+        if value.numel() != 1 and tuple(value.shape) != (heads,):
+            accepted = "one element" if heads is None else f"one element or [{heads}]"
+            check.fail(f"{name} has shape {list(value.shape)}, needs {accepted}")
+    elif not isinstance(value, (int, float)):
+        check.fail(f"{name} is a {type(value).__name__}, needs a number or a float32 tensor")
 
 
 def params(
@@ -80,11 +84,9 @@ def flatten(
     given: Scales, values: Mapping[str, Tensor | float], variant: Variant
 ) -> tuple[list[Tensor | None], list[float], list[Tensor], list[float]]:
     """Scales and parameters as a torch op takes them; :func:`unflatten` is the inverse."""
-    trio = (given.q, given.k, given.v)
     named = [values[spec.name] for spec in variant.params]
     return (
-        [s if isinstance(s, Tensor) else None for s in trio],
-        [1.0 if isinstance(s, Tensor) else float(s) for s in trio],
+        *split_scales(given.q, given.k, given.v),
         [p for p in named if isinstance(p, Tensor)],
         [float(p) for p in named if not isinstance(p, Tensor)],
     )
@@ -96,13 +98,27 @@ def unflatten(
 ) -> tuple[Scales, Mapping[str, Tensor | float]]:
     """Scales and parameters from what a torch op was given."""
     scale_tensors, scale_values, tensors, scalars = flat
-    trio = (v if t is None else t for t, v in zip(scale_tensors, scale_values, strict=True))
     tensor, scalar = iter(tensors), iter(scalars)
     named: dict[str, Tensor | float] = {}
     for spec in variant.params:
         value = next(tensor) if spec.kind == "tensor" else next(scalar)
         named[spec.name] = int(value) if spec.dtype == "int32" and spec.kind == "scalar" else value
-    return Scales(*trio), named
+    return Scales(*join_scales(scale_tensors, scale_values)), named
+
+
+def split_scales(*scales: Tensor | float) -> tuple[list[Tensor | None], list[float]]:
+    """Scales as a torch op takes them; :func:`join_scales` is the inverse."""
+    return (
+        [s if isinstance(s, Tensor) else None for s in scales],
+        [1.0 if isinstance(s, Tensor) else float(s) for s in scales],
+    )
+
+
+def join_scales(
+    tensors: Sequence[Tensor | None], numbers: Sequence[float]
+) -> tuple[Tensor | float, ...]:
+    """Scales from what a torch op was given."""
+    return tuple(n if t is None else t for t, n in zip(tensors, numbers, strict=True))
 
 
 def group(num_qo_heads: int, num_kv_heads: int) -> None:

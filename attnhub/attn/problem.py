@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnhub.attn.kv import BlockSparse, DTypes, KVLayout, Paged, Ragged, VariableBlocks, dims
-from attnhub.core.problem import Problem, Work, fact
+from attnhub.core.problem import Extent, Problem, Work, fact
 from attnhub.errors import InvalidArgument
 from attnhub.variant import Variant
 
@@ -27,8 +27,39 @@ FEATURES = (
     "output_mod",
     "softmax_off",
 )
-_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, **dict.fromkeys(FP8, 1)}
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, **dict.fromkeys(FP8, 1)}
 _KINDS = {Paged: "paged", Ragged: "ragged", BlockSparse: "block_sparse"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The sizes of an extent without gaps; ``assumed`` says which of them are made up."""
+
+    qo_len: int
+    kv_len: int
+    tokens: int
+    kv_tokens: int
+    assumed: str
+
+    @classmethod
+    def of(cls, known: Extent) -> Sizes:
+        """One decode row over 1024 keys where nothing is known."""
+        batch = 1 if known.batch is None else known.batch
+        qo_len = 1 if known.qo_len is None else known.qo_len
+        kv_len = 1024 if known.kv_len is None else known.kv_len
+        unknown = [n for n in ("batch", "qo_len", "kv_len") if getattr(known, n) is None]
+        most = batch * qo_len
+        return cls(
+            qo_len=qo_len,
+            kv_len=kv_len,
+            tokens=most if known.tokens is None else min(known.tokens, most),
+            kv_tokens=batch * kv_len if known.kv_tokens is None else known.kv_tokens,
+            assumed=f"{', '.join(unknown)} unknown, small values assumed" if unknown else "",
+        )
+
+    def seen(self, *, causal: bool) -> float:
+        """The share of the products that a mask leaves: half of a causal square."""
+        return 0.5 if causal and self.qo_len == self.kv_len > 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,24 +120,18 @@ class AttentionProblem(Problem):
 
     def work(self) -> Work:
         """FLOPs of both products (half under a causal square) and bytes of Q, K, V and O."""
-        known = self.extent
-        batch = 1 if known.batch is None else known.batch
-        qo_len = 1 if known.qo_len is None else known.qo_len
-        kv_len = 1024 if known.kv_len is None else known.kv_len
-        unknown = [n for n in ("batch", "qo_len", "kv_len") if getattr(known, n) is None]
-        tokens = batch * qo_len if known.tokens is None else min(known.tokens, batch * qo_len)
-        kv_tokens = batch * kv_len if known.kv_tokens is None else known.kv_tokens
+        n = Sizes.of(self.extent)
         dim = self.head_dim_qk + self.head_dim_vo
-        half = 0.5 if "causal" in self.features and qo_len == kv_len and qo_len > 1 else 1.0
         left = self.variant.band[0]
-        per_query = kv_len if left < 0 else min(kv_len, left + 1)
+        per_query = n.kv_len if left < 0 else min(n.kv_len, left + 1)
+        pairs = n.tokens * per_query * n.seen(causal="causal" in self.features)
         return Work(
-            flops=2.0 * tokens * per_query * self.num_qo_heads * dim * half,
+            flops=2.0 * pairs * self.num_qo_heads * dim,
             bytes=float(
-                kv_tokens * self.num_kv_heads * dim * _BYTES[self.kv_dtype]
-                + tokens * self.num_qo_heads * dim * _BYTES[self.q_dtype]
+                n.kv_tokens * self.num_kv_heads * dim * BYTES[self.kv_dtype]
+                + n.tokens * self.num_qo_heads * dim * BYTES[self.q_dtype]
             ),
-            assumed=f"{', '.join(unknown)} unknown, small values assumed" if unknown else "",
+            assumed=n.assumed,
         )
 
 

@@ -88,7 +88,7 @@ def device(x: torch.Tensor, name: str, expected: torch.device, like: str) -> Non
 
 def last_contiguous(x: torch.Tensor, name: str) -> None:
     """Require stride 1 in the last dimension."""
-    if x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1:
+    if x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1 and x.numel():
         fail(
             f"{name} has stride {x.stride(-1)} in its last dimension, needs 1; "
             f"call {name}.contiguous()"

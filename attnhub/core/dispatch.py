@@ -159,7 +159,10 @@ class Dispatcher:
     ) -> Decision:
         rows = [
             Rejection(
-                name=name, plugin=b.plugin, reasons=reasons, estimate=self._if_possible(b, problem)
+                name=name,
+                plugin=b.plugin,
+                reasons=reasons,
+                estimate=self._if_possible(b, reasons, problem),
             )
             for name, (b, reasons) in rejected.items()
         ]
@@ -182,9 +185,10 @@ class Dispatcher:
             notes=tuple(f"would fit: {text}" for text in unlock),
         )
 
-    def _if_possible(self, backend: Backend, problem: Problem) -> Estimate | None:
+    def _if_possible(
+        self, backend: Backend, reasons: tuple[Reason, ...], problem: Problem
+    ) -> Estimate | None:
         """What a rejected backend would cost, unless this device can never run it."""
-        reasons = backend.reasons(problem)
         if any(r.code is Code.DEVICE for r in reasons):
             return None
         return self.estimate(backend, problem)

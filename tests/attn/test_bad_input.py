@@ -205,6 +205,10 @@ def test_run_tensors(q: torch.Tensor, kv: Any, message: str) -> None:
             r"scales.q has shape \[2\], needs one element or \[4\]",
         ),
         ({"scales": Scales(v=torch.ones(2).double())}, "scales.v has dtype float64, needs float32"),
+        (
+            {"scales": Scales(k=torch.ones(2, device="meta"))},
+            "scales.k is on meta, but q is on cpu",
+        ),
         ({"scales": Scales(k="1")}, "scales.k is a str, needs a number"),
         ({"params": {"bias": Q}}, "this variant takes exactly: none"),
     ],
@@ -311,6 +315,21 @@ def test_dense(kwargs: dict[str, Any], message: str) -> None:
     values.update(kwargs)
     with pytest.raises(InvalidArgument, match=message):
         attnhub.attention(values.pop("q"), values.pop("k"), values.pop("v"), **values)
+
+
+def test_a_good_call_does_not_excuse_a_bad_one_of_the_same_shapes() -> None:
+    """Facts of calls that passed are remembered; every fact that was checked must be among them."""
+    attn = planned()
+    attn.run(Q, CACHE)
+    with pytest.raises(InvalidArgument, match="out has dtype float16"):
+        attn.run(Q, CACHE, out=torch.empty(3, 4, 8).half())
+    with pytest.raises(InvalidArgument, match="forward only"):
+        attn.run(Q.clone().requires_grad_(), CACHE)
+    with pytest.raises(InvalidArgument, match="v is on meta"):
+        attn.run(Q, (CACHE[:, 0], CACHE[:, 1].to("meta")))
+    attnhub.attention(Q, Q, Q)
+    with pytest.raises(InvalidArgument, match="forward only"):
+        attnhub.attention(Q, Q.clone().requires_grad_(), Q)
 
 
 def test_dtypes_are_never_inferred_or_cast() -> None:

@@ -38,12 +38,14 @@ MAY_IMPORT = {
     "backends": _BELOW_FAMILIES | FAMILIES | {"plugin"},
     "testing": FAMILIES | {"attnhub", "plugin", "errors", "variant"},
     "integrations": _BELOW_FAMILIES | FAMILIES | {"attnhub"},
+    "__main__": frozenset({"cli"}),
     "cli": _BELOW_FAMILIES | FAMILIES | {"attnhub", "plugin", "jit", "testing"},
 } | dict.fromkeys(FAMILIES, _BELOW_FAMILIES)
 
 # (family, the family it uses): the reason. No other family may be imported by a family.
 FAMILY_USES = {
     ("attn", "rope"): "attention turns queries and keys by the rule that rope states",
+    ("mla", "attn"): "latent attention takes attention's page tables and is its one-KV-head case",
 }
 
 # What a plugin may name; its tests and benchmarks also use attnhub.testing.
