@@ -18,45 +18,43 @@ from attnhub.core.problem import Extent, bucket
 from attnhub.norm.problem import FusedAddRMSNormProblem, LayerNormProblem, RMSNormProblem
 
 
-def _key(x: Tensor, *_: Any) -> tuple[Any, ...]:
+def _key(x: Tensor, y: Tensor) -> tuple[Any, ...]:
+    """Facts of the rows: ``x`` is read, ``y`` is written (or both)."""
     hidden = x.shape[-1]
-    return (
-        x.device,
-        x.dtype,
-        hidden,
-        bucket(x.numel() // hidden if hidden else 0),
-        x.is_contiguous(),
-    )
+    rows = x.numel() // hidden
+    return x.device, x.dtype, hidden, bucket(rows), x.is_contiguous() and y.is_contiguous()
 
 
-def _facts(x: Tensor) -> dict[str, Any]:
-    hidden = x.shape[-1]
+def _facts(x: Tensor, y: Tensor) -> dict[str, Any]:
+    device, dtype, hidden, rows, contiguous = _key(x, y)
     return {
-        "device": devices.describe(x.device),
-        "extent": Extent(tokens=x.numel() // hidden if hidden else 0).bucketed(),
-        "dtype": check.dtype_name(x.dtype),
+        "device": devices.describe(device),
+        "extent": Extent(tokens=rows),
+        "dtype": check.dtype_name(dtype),
         "hidden": hidden,
-        "contiguous": x.is_contiguous(),
+        "contiguous": contiguous,
     }
 
 
 _rmsnorm = FunctionalOp(
     "norm.rmsnorm",
     "(Tensor x, Tensor weight, Tensor(a!) out, float eps, float weight_bias) -> ()",
-    key=_key,
-    problem=lambda x, *_: RMSNormProblem(**_facts(x)),
+    key=lambda x, weight, out, *_: _key(x, out),
+    problem=lambda x, weight, out, *_: RMSNormProblem(**_facts(x, out)),
 )
 _fused_add_rmsnorm = FunctionalOp(
     "norm.fused_add_rmsnorm",
     "(Tensor(a!) x, Tensor(b!) residual, Tensor weight, float eps, float weight_bias) -> ()",
-    key=_key,
-    problem=lambda x, *_: FusedAddRMSNormProblem(**_facts(x)),
+    key=lambda x, residual, *_: _key(x, residual),
+    problem=lambda x, residual, *_: FusedAddRMSNormProblem(**_facts(x, residual)),
 )
 _layernorm = FunctionalOp(
     "norm.layernorm",
     "(Tensor x, Tensor weight, Tensor? bias, Tensor(a!) out, float eps) -> ()",
-    key=lambda x, weight, bias, *_: (*_key(x), bias is not None),
-    problem=lambda x, weight, bias, *_: LayerNormProblem(**_facts(x), bias=bias is not None),
+    key=lambda x, weight, bias, out, *_: (*_key(x, out), bias is not None),
+    problem=lambda x, weight, bias, out, *_: LayerNormProblem(
+        **_facts(x, out), bias=bias is not None
+    ),
 )
 
 
@@ -115,7 +113,7 @@ def fused_add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float
         attnhub.norm.fused_add_rmsnorm(hidden, residual, weight)   # both are updated
     """
     _check_rows(x, weight)
-    _check_like(residual, "residual", x)
+    _check_residual(residual, x)
     _fused_add_rmsnorm(x, residual, weight, eps, 0.0)
 
 
@@ -124,7 +122,7 @@ def gemma_fused_add_rmsnorm(
 ) -> None:
     """:func:`fused_add_rmsnorm` with ``weight + 1``."""
     _check_rows(x, weight)
-    _check_like(residual, "residual", x)
+    _check_residual(residual, x)
     _fused_add_rmsnorm(x, residual, weight, eps, 1.0)
 
 
@@ -178,6 +176,13 @@ def _check_rows(x: Tensor, weight: Tensor) -> None:
     check.last_contiguous(x, "x")
     check.last_contiguous(weight, "weight")
     check.no_grad(x, weight)
+
+
+def _check_residual(residual: Tensor, x: Tensor) -> None:
+    _check_like(residual, "residual", x)
+    # Both are written; an address has no meaning while tracing.
+    if not torch.compiler.is_compiling() and x.numel() and x.data_ptr() == residual.data_ptr():
+        check.fail("x and residual are the same memory, but both are written; clone one of them")
 
 
 def _check_like(y: Tensor, name: str, x: Tensor) -> None:

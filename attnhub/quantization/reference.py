@@ -67,7 +67,7 @@ def unpackbits(packed: Tensor, count: int, *, bitorder: BitOrder = "little") -> 
 
 
 def segment_packbits(
-    x: Tensor, indptr: Tensor, *, bitorder: BitOrder = "little"
+    x: Tensor, indptr: Tensor, *, bitorder: BitOrder = "little", total_bytes: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """`packbits` of each segment by itself, so that every one starts at a byte.
 
@@ -75,30 +75,42 @@ def segment_packbits(
         x: bool ``[indptr[-1]]``, the segments one after another.
         indptr: int32 ``[segments + 1]``, where each starts, in elements.
         bitorder: as in `packbits`.
+        total_bytes: size of the result, so that no value of indptr need be looked at: bytes past
+            the last segment are 0, what does not fit is dropped. None: exactly what is needed.
 
     Returns:
         uint8 ``[bytes]`` and, of indptr's dtype, ``[segments + 1]``: where each starts, in bytes.
 
     Raises:
-        InvalidArgument: x is not bool or not as long as indptr says, or the bit order is unknown.
+        InvalidArgument: x is not bool, the bit order unknown or, without total_bytes, x is not as
+            long as indptr says.
 
     Example:
         >>> segment_packbits(torch.ones(4, dtype=torch.bool), torch.tensor([0, 1, 4]))
         (tensor([1, 7], dtype=torch.uint8), tensor([0, 1, 2]))
     """
     _check_bool(x)
-    if x.numel() != int(indptr[-1]):
-        raise InvalidArgument(
-            f"x has {x.numel()} elements, but the segments end at {int(indptr[-1])}; indptr must "
-            "cover x exactly"
-        )
-    lengths = indptr.diff()
     byte_indptr = torch.zeros_like(indptr)
-    byte_indptr[1:] = torch.div(lengths + 7, 8, rounding_mode="floor").cumsum(0)
-    shift = torch.repeat_interleave(8 * byte_indptr[:-1] - indptr[:-1], lengths)
-    padded = x.new_zeros(8 * int(byte_indptr[-1]))
-    padded[shift + torch.arange(x.numel(), device=x.device)] = x.flatten()
-    return packbits(padded, bitorder=bitorder), byte_indptr
+    byte_indptr[1:] = torch.div(indptr.diff() + 7, 8, rounding_mode="floor").cumsum(0)
+    if total_bytes is None:
+        if x.numel() != int(indptr[-1]):
+            raise InvalidArgument(
+                f"x has {x.numel()} elements, but the segments end at {int(indptr[-1])}; indptr "
+                "must cover x exactly"
+            )
+        total_bytes = int(byte_indptr[-1])
+    if indptr.numel() == 1:
+        return torch.zeros(total_bytes, dtype=torch.uint8, device=x.device), byte_indptr
+    starts, byte_starts = indptr.long(), byte_indptr.long()
+    byte = torch.arange(total_bytes, device=x.device)
+    # The last segment that starts at or before the byte; empty ones start where the next does.
+    segment = torch.searchsorted(byte_starts[1:], byte, right=True).clamp(max=indptr.numel() - 2)
+    first = starts[segment] + 8 * (byte - byte_starts[segment])
+    source = first[:, None] + torch.arange(8, device=x.device)
+    # Bits past the end of a segment are read from one False behind x.
+    source = torch.where(source < starts[segment + 1][:, None], source, x.numel())
+    bits = torch.nn.functional.pad(x.flatten(), (0, 1))[source.clamp(max=x.numel())]
+    return packbits(bits, bitorder=bitorder), byte_indptr
 
 
 def quantize(

@@ -1,0 +1,97 @@
+"""What a backend needs to know of bit packing and of FP8 quantisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnhub.core.problem import Problem, Work, fact
+
+_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_FP8 = ("float8_e4m3fn", "float8_e5m2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitsProblem(Problem):
+    """Facts of every packing; ``tokens`` of the extent is the number of booleans."""
+
+    bitorder: str = fact(domain=("little", "big"), default="little")
+
+    def work(self) -> Work:
+        """A byte for each boolean and one for each eight of them."""
+        bits = self.extent.tokens if self.extent.tokens is not None else 1 << 20
+        return Work(
+            flops=0.0,
+            bytes=1.125 * bits,
+            assumed="" if self.extent.tokens is not None else "tokens unknown, assumed 2**20",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackbitsProblem(BitsProblem):
+    """``attnhub.quantization.packbits``."""
+
+    op = "quantization.packbits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackbitsProblem(BitsProblem):
+    """``attnhub.quantization.unpackbits``."""
+
+    op = "quantization.unpackbits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPackbitsProblem(BitsProblem):
+    """``attnhub.quantization.segment_packbits``; ``batch`` of the extent counts the segments."""
+
+    op = "quantization.segment_packbits"
+    sizes = ("batch", "tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Problem(Problem):
+    """Facts of both directions; ``tokens`` of the extent counts rows along the last axis."""
+
+    #: of the side that is not FP8
+    dtype: str = fact(domain=tuple(_SIZES))
+    fp8: str = fact(domain=_FP8)
+    #: size of the last axis
+    hidden: int = fact(domain=(64, 111, 128, 4096))
+    #: where the axis that has a scale for each index lies; "tensor" is one scale for all
+    scope: str = fact(domain=("tensor", "first", "middle", "last"), default="tensor")
+    contiguous: bool = fact(domain=(True, False), default=True)
+
+    def traffic(self, wide_reads: int = 1) -> Work:
+        """The wide side passes ``wide_reads`` times, the FP8 side once."""
+        rows = self.extent.tokens if self.extent.tokens is not None else 4096
+        elements = rows * self.hidden
+        return Work(
+            flops=2.0 * elements,
+            bytes=float(elements * (1 + wide_reads * _SIZES[self.dtype])),
+            assumed="" if self.extent.tokens is not None else "tokens unknown, assumed 4096",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeFp8Problem(Fp8Problem):
+    """``attnhub.quantization.quantize_fp8``."""
+
+    op = "quantization.quantize_fp8"
+
+    #: the caller gives the scale, instead of having one made to fit
+    given_scale: bool = fact(domain=(False, True), default=False)
+
+    def work(self) -> Work:
+        # What is scaled by a maximum over more than a row does not stay on the chip in between.
+        once = self.given_scale or self.scope == "first"
+        return self.traffic(1 if once else 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DequantizeFp8Problem(Fp8Problem):
+    """``attnhub.quantization.dequantize_fp8``."""
+
+    op = "quantization.dequantize_fp8"
+
+    def work(self) -> Work:
+        return self.traffic()
