@@ -12,13 +12,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from attnhub.core import metadata
 from attnhub.errors import InvalidArgument
 
-__all__ = ["append", "append_mla", "batch_indices_positions", "seq_lens", "split_cache"]
+__all__ = [
+    "append",
+    "append_mla",
+    "batch_indices_positions",
+    "locate",
+    "seq_lens",
+    "split_cache",
+]
 
 Layout = Literal["NHD", "HND"]
 
 _PAGE_SHAPE: dict[str, str] = {"NHD": "page, heads, dim", "HND": "heads, page, dim"}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def append(
@@ -48,9 +57,8 @@ def append(
         layout: order of the axes within a page.
 
     Raises:
-        InvalidArgument: unknown layout, a dtype that differs from the cache's, or a position that
-            lies outside the request's pages (writing there would harm another request). Nothing has
-            been written then.
+        InvalidArgument: unknown layout, a dtype that differs from the cache's, or what `locate`
+            refuses. Nothing has been written then.
 
     Example:
         >>> cache = torch.zeros(1, 2, 1, 1)
@@ -64,9 +72,9 @@ def append(
     if layout == "HND":
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     _check_dtypes((k_new, k_cache), (v_new, v_cache))
-    token, page, slot = _locate(batch_indices, positions, indptr, indices, k_cache.shape[1])
-    k_cache[page, slot] = k_new[token]
-    v_cache[page, slot] = v_new[token]
+    where = locate(batch_indices, positions, indptr, indices, k_cache.shape[:2])
+    _store(k_cache, k_new, *where)
+    _store(v_cache, v_new, *where)
 
 
 def append_mla(
@@ -98,9 +106,63 @@ def append_mla(
     Source: DeepSeek-AI, "DeepSeek-V2" (2024).
     """
     _check_dtypes((ckv_new, ckv_cache), (kpe_new, kpe_cache))
-    token, page, slot = _locate(batch_indices, positions, indptr, indices, ckv_cache.shape[1])
-    ckv_cache[page, slot] = ckv_new[token]
-    kpe_cache[page, slot] = kpe_new[token]
+    where = locate(batch_indices, positions, indptr, indices, ckv_cache.shape[:2])
+    _store(ckv_cache, ckv_new, *where)
+    _store(kpe_cache, kpe_new, *where)
+
+
+def locate(
+    batch_indices: Tensor,
+    positions: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    cache_size: tuple[int, ...],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which tokens are no padding, and where each of them goes.
+
+    Reads values, so it waits for a device that holds them.
+
+    Args:
+        batch_indices: int32 ``[tokens]``; -1 marks padding.
+        positions: int32 ``[tokens]``.
+        indptr: int32 ``[batch + 1]``.
+        indices: int32, at least ``indptr[-1]`` page ids.
+        cache_size: pages of the cache, and slots per page.
+
+    Returns:
+        The indices of those tokens, their page ids and their slots, int64 each.
+
+    Raises:
+        InvalidArgument: a request, page id or position out of range. Writing there would harm
+            another request.
+
+    Example:
+        >>> ids = torch.tensor([7, 4], dtype=torch.int32)
+        >>> locate(torch.tensor([0, -1]), torch.tensor([9, 0]), torch.tensor([0, 2]), ids, (8, 8))
+        (tensor([0]), tensor([4]), tensor([1]))
+    """
+    num_pages, page_size = cache_size
+    owned = metadata.indptr_values(indptr, "indptr")
+    if owned[-1] > indices.numel():
+        raise InvalidArgument(
+            f"indptr ends at {owned[-1]} but indices has {indices.numel()} page ids; give one id "
+            "for every page"
+        )
+    metadata.in_range(indices[: owned[-1]], "indices", 0, num_pages, "pages of the cache")
+    metadata.in_range(batch_indices, "batch_indices", -1, len(owned) - 1, "-1 marks padding")
+    token = (batch_indices >= 0).nonzero().squeeze(1)
+    request, position = batch_indices[token].long(), positions[token].long()
+    first, end = indptr[request].long(), indptr[request + 1].long()
+    entry = first + torch.div(position, page_size, rounding_mode="floor")
+    outside = (position < 0) | (entry >= end)
+    if outside.any():
+        bad = int(outside.nonzero()[0])
+        raise InvalidArgument(
+            f"token {int(token[bad])} goes to position {int(position[bad])} of request "
+            f"{int(request[bad])}, which owns {int(end[bad] - first[bad])} pages of {page_size}; "
+            "give the request its pages before appending to it"
+        )
+    return token, indices[entry].long(), position % page_size
 
 
 def batch_indices_positions(
@@ -185,7 +247,8 @@ def split_cache(
                 f"kv_cache has shape {list(kv_cache.shape)}; with layout {layout} give "
                 f"[pages, 2, {page}], or a tuple of two tensors [pages, {page}]"
             )
-        return kv_cache[:, 0], kv_cache[:, 1]
+        k_cache, v_cache = kv_cache.unbind(1)
+        return k_cache, v_cache
     k_cache, v_cache = kv_cache
     if k_cache.ndim != 4 or v_cache.ndim != 4 or k_cache.shape[:3] != v_cache.shape[:3]:
         raise InvalidArgument(
@@ -195,23 +258,10 @@ def split_cache(
     return k_cache, v_cache
 
 
-def _locate(
-    batch_indices: Tensor, positions: Tensor, indptr: Tensor, indices: Tensor, page_size: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Which tokens are no padding, and the page id and slot of each of those."""
-    token = (batch_indices >= 0).nonzero().squeeze(1)
-    request, position = batch_indices[token].long(), positions[token].long()
-    first, end = indptr[request].long(), indptr[request + 1].long()
-    entry = first + torch.div(position, page_size, rounding_mode="floor")
-    outside = (position < 0) | (entry >= end)
-    if outside.any():
-        bad = int(outside.nonzero()[0])
-        raise InvalidArgument(
-            f"token {int(token[bad])} goes to position {int(position[bad])} of request "
-            f"{int(request[bad])}, which owns {int(end[bad] - first[bad])} pages of {page_size}; "
-            "give the request its pages before appending to it"
-        )
-    return token, indices[entry].long(), position % page_size
+def _store(cache: Tensor, new: Tensor, token: Tensor, page: Tensor, slot: Tensor) -> None:
+    # Moved as integers: not every device can index float8.
+    bits = _BITS[cache.element_size()]
+    cache.view(bits)[page, slot] = new.view(bits)[token]
 
 
 def _check_dtypes(*pairs: tuple[Tensor, Tensor]) -> None:

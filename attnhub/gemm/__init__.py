@@ -1,0 +1,5 @@
+"""Matrix products of grouped rows: segment_gemm."""
+
+from attnhub.gemm.api import segment_gemm
+
+__all__ = ["segment_gemm"]
