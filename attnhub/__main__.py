@@ -1,0 +1,5 @@
+"""``python -m attnhub``: the command line where no script was installed."""
+
+from attnhub.cli import main
+
+main()

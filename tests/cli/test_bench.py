@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import attnhub
+from attnhub.cli import suites
+from attnhub.cli.suites import workloads
+from attnhub.cli.suites.ceiling import Ceiling
+from attnhub.core import discovery
+from attnhub.core.problem import Work
+from attnhub.core.workload import Workload
+from attnhub.plugin import Backend, Capability, Efficiency, Op, hookimpl
+from attnhub.testing.results import Environment, write
+from attnhub.testing.timing import PeerTimings, Timing
+from tests.cli.conftest import Cli, Install, Plugin
+
+
+@pytest.fixture
+def ceiling(monkeypatch: pytest.MonkeyPatch) -> Ceiling:
+    """10 GB/s and 2 TFLOP/s."""
+    monkeypatch.setattr(Ceiling, "gb_s", 10.0)
+    monkeypatch.setattr(Ceiling, "tflop_s", 2.0)
+    return Ceiling("cpu")
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        pytest.param(Work(flops=0, bytes=2e6), ("bandwidth", "GB/s", 200.0), id="moves only"),
+        pytest.param(Work(flops=1e9, bytes=0), ("throughput", "TFLOP/s", 500.0), id="counts only"),
+        pytest.param(Work(flops=1e9, bytes=1e6), ("throughput", "TFLOP/s", 500.0), id="flops bind"),
+        pytest.param(Work(flops=1e8, bytes=1e6), ("bandwidth", "GB/s", 100.0), id="bytes bind"),
+    ],
+)
+def test_the_binding_ceiling_judges(
+    ceiling: Ceiling, work: Work, expected: tuple[str, str, float]
+) -> None:
+    bound = ceiling.bound(work)
+    assert bound is not None
+    assert (bound.metric, bound.unit) == expected[:2]
+    assert bound.best_us == pytest.approx(expected[2])
+    # At the least time the rate is the ceiling itself.
+    assert bound.rate(bound.best_us) == pytest.approx(10.0 if bound.unit == "GB/s" else 2.0)
+
+
+def test_no_stated_work_has_no_ceiling(ceiling: Ceiling) -> None:
+    assert ceiling.bound(Work(flops=0, bytes=0)) is None
+
+
+def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    timing = Timing(median_us=1000.0, p10_us=0, p90_us=0, repeats=1, method="fake")
+    monkeypatch.setattr("attnhub.cli.suites.ceiling.copy_ceiling", lambda device: 12.5)
+    monkeypatch.setattr("attnhub.cli.suites.ceiling.measure", lambda fn, device: (fn(), timing)[1])
+    assert Ceiling("cpu").gb_s == 12.5
+    assert Ceiling("cpu").tflop_s == pytest.approx(2 * 1024**3 / 1e-3 / 1e12)
+
+
+class Doubling:
+    """An op that a test owns: two backends, two workloads."""
+
+    name = "testing.double"
+    dist = SimpleNamespace(version="1")
+
+    def __init__(self, *workload_list: Workload) -> None:
+        module = ModuleType("attnhub_test_workloads")
+        module.double = workload_list  # type: ignore[attr-defined]
+        module.one = SimpleNamespace(plan=lambda p: SimpleNamespace(run=_double))  # type: ignore[attr-defined]
+        sys.modules[module.__name__] = module
+
+    def load(self) -> Doubling:
+        return self
+
+    @hookimpl
+    def attnhub_ops(self) -> list[Op]:
+        problem = "attnhub.norm.problem:RMSNormProblem"
+        target = "attnhub_test_workloads:double"
+        return [Op(name=self.name, summary="", problem=problem, workloads=target)]
+
+    @hookimpl
+    def attnhub_backends(self) -> list[Backend]:
+        return [
+            Backend(
+                name=name,
+                op=self.name,
+                capability=Capability(complete=True, devices=devices),
+                cost=Efficiency(compute=share, memory=share),
+                load="attnhub_test_workloads:one",
+            )
+            for name, share, devices in (
+                ("fast", 0.9, ("cpu",)),
+                ("slow", 0.1, ("cpu",)),
+                ("elsewhere", 1.0, ("cuda",)),
+            )
+        ]
+
+
+def _double(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+
+def _workload(name: str, make: Callable[..., Any], **options: Any) -> Workload:
+    return Workload(name=name, make=make, work=Work(flops=0, bytes=2e6), **options)
+
+
+def _dispatched(device: torch.device, generator: torch.Generator) -> Callable[[], Any]:
+    """A call that goes through the hub each time, as a functional op does."""
+    from attnhub.core import dispatch
+    from attnhub.core.device import CPU
+    from attnhub.core.problem import Extent
+    from attnhub.norm.problem import RMSNormProblem
+
+    x = torch.ones(4, device=device)
+
+    class Problem(RMSNormProblem):
+        op = "testing.double"
+
+    problem = Problem(device=CPU, extent=Extent(tokens=1), dtype="float32", hidden=4)
+    return lambda: dispatch.default().plan(problem)[0].run(x)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Timing by decree: microseconds by name; the functions are called once."""
+    us = {"attnhub": 400.0}
+
+    def compare(calls: dict[str, Callable[[], Any]], **_: Any) -> PeerTimings:
+        for call in calls.values():
+            call()
+        return PeerTimings(
+            timings={
+                name: Timing(median_us=us[name], p10_us=0, p90_us=0, repeats=1, method="fake")
+                for name in calls
+            }
+        )
+
+    monkeypatch.setattr(workloads, "compare_peers", compare)
+    return us
+
+
+def test_a_workload_gives_its_time_and_its_share(
+    cli: Cli, install: Install, ceiling: Ceiling, timed: dict[str, float], tmp_path: Path
+) -> None:
+    install(Doubling(_workload("four", _dispatched)))
+    timed["slow"] = 1000.0
+    result = cli(
+        *("bench", "run", "--suite", "testing.*", "--device", "cpu", "--json"),
+        *("--against", "slow", "--against", "fast", "--against", "elsewhere"),
+        *("--out", str(tmp_path)),
+    )
+    assert result.code == 0
+    time, bandwidth = result.json["rows"]
+    assert time["case"] == bandwidth["case"] == "four (fast)"  # the backend that ran
+    assert (time["metric"], time["value"], time["peers"]) == ("time", 400.0, {"slow": 1000.0})
+    assert bandwidth["value"] == pytest.approx(5.0)
+    assert bandwidth["peers"] == {"slow": pytest.approx(2.0)}
+    assert bandwidth["share_of_ceiling"] == pytest.approx(0.5)  # of 10 GB/s
+    (file,) = result.json["files"]
+    assert json.loads(Path(file).read_text())["rows"] == result.json["rows"]
+    assert "'elsewhere' is required" in result.err
+
+
+def test_a_failure_ends_its_workload_only(
+    cli: Cli, install: Install, ceiling: Ceiling, timed: dict[str, float], tmp_path: Path
+) -> None:
+    def broken(device: torch.device, generator: torch.Generator) -> Callable[[], Any]:
+        raise RuntimeError("out of memory")
+
+    install(Doubling(_workload("bad", broken), _workload("good", _dispatched)))
+    words = ("--suite", "testing.double", "--device", "cpu", "--out", str(tmp_path), "--json")
+    result = cli("bench", "run", *words)
+    assert result.code == 1
+    assert result.json["failed"] == {"testing.double bad": "RuntimeError: out of memory"}
+    assert {row["case"] for row in result.json["rows"]} == {"good (fast)"}
+
+
+def test_what_nothing_serves_is_skipped(
+    cli: Cli, install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(Doubling(_workload("four", _dispatched)))
+    monkeypatch.setenv("ATTNHUB_BACKEND", "testing.double=elsewhere")
+    words = ("--suite", "testing.double", "--device", "cpu", "--out", str(tmp_path), "--json")
+    result = cli("bench", "run", *words)
+    assert (result.code, result.json["rows"], result.json["failed"]) == (0, [], {})
+    assert "'elsewhere' is required" in result.json["skipped"]["testing.double four"]
+
+
+def test_a_suite_without_workloads_is_skipped(
+    cli: Cli, install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(Doubling(_workload("four", _dispatched, tags=frozenset({"h200"}))))
+    words = ("--suite", "testing.double", "--device", "cpu", "--out", str(tmp_path), "--json")
+    skipped = cli("bench", "run", *words).json["skipped"]
+    assert skipped == {"testing.double": "no workload is tagged 'small'"}
+    monkeypatch.delitem(sys.modules, "attnhub_test_workloads")
+    skipped = cli("bench", "run", *words).json["skipped"]
+    reason = "no workloads: there is no module attnhub_test_workloads"
+    assert skipped == {"testing.double": reason}
+    suites_found = {s["suite"]: s for s in cli("bench", "list", "--json").json}
+    assert suites_found["testing.double"]["missing"] == reason
+
+
+def test_workloads_that_do_not_load_are_a_failure(
+    cli: Cli, install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(Doubling(_workload("four", _dispatched)))
+    monkeypatch.delattr("attnhub_test_workloads.double")
+    words = ("--suite", "testing.double", "--device", "cpu", "--out", str(tmp_path), "--json")
+    result = cli("bench", "run", *words)
+    assert result.code == 1
+    assert "no attribute 'double'" in result.json["failed"]["testing.double"]
+
+
+def test_a_real_run_of_a_real_suite(cli: Cli, ceiling: Ceiling, tmp_path: Path) -> None:
+    words = ("--suite", "norm.rmsnorm", "--device", "cpu", "--out", str(tmp_path), "--json")
+    result = cli("bench", "run", *words)
+    assert (result.code, result.json["failed"]) == (0, {})
+    rows = {(row["case"], row["metric"]): row for row in result.json["rows"]}
+    time = rows["7x64-bfloat16 (reference)", "time"]["value"]
+    bandwidth = rows["7x64-bfloat16 (reference)", "bandwidth"]
+    assert bandwidth["value"] == pytest.approx(2 * 7 * 64 * 2 / time / 1e3)
+    assert bandwidth["share_of_ceiling"] == pytest.approx(bandwidth["value"] / 10.0)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        pytest.param("h100", "device 'h100' is known by name only", id="a name"),
+        pytest.param("cuda:99", "device 'cuda:99': this machine has", id="absent"),
+        pytest.param("tpu", "unknown device 'tpu'", id="unknown"),
+    ],
+)
+def test_measuring_needs_a_device_of_this_machine(cli: Cli, device: str, message: str) -> None:
+    result = cli("bench", "run", "--device", device)
+    assert result.code == 2
+    assert result.err.startswith(f"error: {message}")
+
+
+def test_globs_choose_suites_in_order() -> None:
+    names = suites.names()
+    assert names[0] == "overhead"
+    assert suites.matching(["norm.*", "overhead"]) == [
+        "overhead",
+        *(n for n in names if n.startswith("norm.")),
+    ]
+
+
+def test_list_counts_workloads_by_tag(cli: Cli, install: Install) -> None:
+    h200 = _workload("large", _dispatched, tags=frozenset({"h200"}))
+    install(Doubling(_workload("four", _dispatched), h200, h200))
+    found = {s["suite"]: s for s in cli("bench", "list", "--json").json}
+    assert found["testing.double"]["workloads"] == {"small": 1, "h200": 2}
+    assert found["overhead"]["workloads"] == {"any": 5}
+    lines = [line.split() for line in cli("bench", "list").out.splitlines()]
+    assert ["testing.double", "1", "small,", "2", "h200"] in lines
+
+
+def _write(folder: Path, *values: tuple[str, float]) -> None:
+    for date, value in values:
+        here = Environment(gpu="cpu", versions={}, commit="c", date=date)
+        write([here.row("decode", "B1", "time", value, "us", peers={"other": 30.0})], folder)
+
+
+def test_report_shows_the_latest_of_each_case(cli: Cli, tmp_path: Path) -> None:
+    _write(tmp_path, ("2026-11-30", 20.0), ("2026-12-01", 15.0))
+    result = cli("bench", "report", str(tmp_path), "--json")
+    assert [(r["value"], r["date"]) for r in result.json["rows"]] == [(15.0, "2026-12-01")]
+    lines = cli("bench", "report", str(tmp_path)).out.splitlines()
+    assert lines[0] == "decode on cpu"
+    assert lines[2].split() == ["B1", "time", "15", "us", "30", "(2.00x)"]
+
+
+def test_report_draws_a_chart_of_each_suite(cli: Cli, tmp_path: Path) -> None:
+    _write(tmp_path / "results", ("2026-11-30", 20.0))
+    charts = tmp_path / "charts"
+    words = (str(tmp_path / "results"), "--png", str(charts), "--json")
+    result = cli("bench", "report", *words)
+    assert result.json["charts"] == [str(charts / "decode-cpu.png"), str(charts / "decode-cpu.svg")]
+    assert (charts / "decode-cpu.png").read_bytes()[:4] == b"\x89PNG"
+    assert "decode on cpu" in (charts / "decode-cpu.svg").read_text()
+
+
+def test_report_without_results_says_how_to_get_some(cli: Cli, tmp_path: Path) -> None:
+    result = cli("bench", "report", str(tmp_path))
+    assert result.code == 2
+    assert result.err == f"error: no results in {tmp_path}; run `attnhub bench run`\n"
+
+
+def test_a_watched_registry_sees_every_choice_and_leaves_no_trace(install: Install) -> None:
+    install(Plugin("empty"))
+    before = discovery.default()
+    with workloads._watched() as decisions:
+        attnhub.norm.rmsnorm(torch.ones(2, 8), torch.ones(8))
+        attnhub.norm.rmsnorm(torch.ones(2, 8), torch.ones(8))
+    assert [(d.op, d.chosen.name) for d in decisions if d.chosen] == [("norm.rmsnorm", "reference")]
+    assert discovery.default() is before
