@@ -15,7 +15,7 @@ from attnhub.attn.kv import Scales
 from attnhub.attn.problem import AttentionProblem
 from attnhub.core import check
 from attnhub.core import device as devices
-from attnhub.core.functional import FunctionalOp
+from attnhub.core.functional import FunctionalOp, constant_while_tracing
 from attnhub.core.problem import Extent, bucket
 from attnhub.variant import Variant
 
@@ -23,7 +23,7 @@ _PLAIN = Variant()
 _CAUSAL = Variant(causal=True)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_while_tracing
 def _text(variant: Variant) -> str:
     """The variant as a torch op can take it; a text, so that compiled graphs outlive a process."""
     return variant.to_json()

@@ -70,7 +70,9 @@ class AttentionProblem(Problem):
     sizes = ("batch", "qo_len", "kv_len", "tokens", "kv_tokens")
 
     #: "dense" (one-shot), "ragged", "paged", "block_sparse" or "variable_blocks"
-    kv: str = fact(domain=("dense", "ragged", "paged", "block_sparse", "variable_blocks"))
+    kv: str = fact(
+        domain=("dense", "ragged", "paged", "block_sparse", "variable_blocks"), structural=True
+    )
     num_qo_heads: int = fact(domain=(1, 4, 8))
     num_kv_heads: int = fact(domain=(1, 2, 4))
     head_dim_qk: int = fact(domain=(40, 64, 72, 96, 112, 128, 192, 256))
@@ -101,16 +103,23 @@ class AttentionProblem(Problem):
     def expand(cls, facts: dict[str, Any]) -> dict[str, Any]:
         """Accept ``head_dim``, ``dtype`` and ``kv=Paged(16)`` as ``BatchAttention`` does."""
         facts = dict(facts)
+        _refuse_twice(facts, "head_dim", "head_dim_qk", "head_dim_vo")
+        _refuse_twice(facts, "dtype", "q_dtype", "kv_dtype", "out_dtype")
         if "head_dim" in facts:
             facts["head_dim_qk"], facts["head_dim_vo"] = dims(facts.pop("head_dim"))
         if "dtype" in facts:
             facts["q_dtype"], facts["kv_dtype"], facts["out_dtype"] = dtype_names(
                 facts.pop("dtype")
             )
-        if not isinstance(facts.get("kv"), str):
-            facts.update(kv_facts(facts.get("kv", Ragged())))
+        if "kv" not in facts:
+            facts["kv"] = "ragged"
+        elif not isinstance(facts["kv"], str):
+            _refuse_twice(facts, "kv", "layout", "page_size", "block")
+            facts.update(kv_facts(facts["kv"]))
         if "variant" in facts:
-            facts["features"] = facts["variant"].features
+            features = facts["variant"].features
+            if facts.setdefault("features", features) != features:
+                raise InvalidArgument("variant and features disagree; give the variant alone")
         return facts
 
     @property
@@ -133,6 +142,12 @@ class AttentionProblem(Problem):
             ),
             assumed=n.assumed,
         )
+
+
+def _refuse_twice(facts: dict[str, Any], short: str, *fields: str) -> None:
+    given = [name for name in fields if name in facts]
+    if short in facts and given:
+        raise InvalidArgument(f"{short} and {', '.join(given)} say the same twice; give one")
 
 
 def kv_facts(kv: KVLayout) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from attnhub.core.capability import Capability
 from attnhub.core.problem import Problem
-from attnhub.core.reason import Reason
+from attnhub.core.reason import Code, Reason
 from attnhub.errors import PluginError
 
 
@@ -110,14 +110,14 @@ class Backend:
 
     def reasons(self, problem: Problem) -> tuple[Reason, ...]:
         """Unmet needs by the alternative that comes nearest; empty when one fits."""
-        best: tuple[Reason, ...] | None = None
+        found = []
         for sheet in self.sheets():
             reasons = sheet.reasons(problem)
             if not reasons:
                 return ()
-            if best is None or len(reasons) < len(best):
-                best = reasons
-        return best or ()
+            found.append(reasons)
+        # A sheet for another device is further away than any sheet for this one.
+        return min(found, key=lambda rs: (rs[0].code is Code.DEVICE, len(rs)), default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,13 @@ def named(name: str) -> Device:
 def _cuda(index: int) -> Device:
     import torch
 
-    properties = torch.cuda.get_device_properties(index)
+    try:
+        properties = torch.cuda.get_device_properties(index)
+    except (AssertionError, RuntimeError) as error:  # torch's words do not say what to do instead
+        raise InvalidArgument(
+            f"cuda:{index} cannot be used: {error}; give a device that is here, or, to explain a "
+            "choice for one that is not, its name ('h100')"
+        ) from error
     sm = properties.major * 10 + properties.minor
     family = named(f"sm_{sm}")
     known = [d for d in KNOWN.values() if d.type == "cuda" and _same_product(d, properties.name)]

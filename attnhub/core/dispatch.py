@@ -24,7 +24,7 @@ from attnhub.core.decision import Candidate, Decision, Rejection
 from attnhub.core.env import environment
 from attnhub.core.known_plugins import known_plugins
 from attnhub.core.options import Override
-from attnhub.core.problem import Problem
+from attnhub.core.problem import Problem, fact_fields
 from attnhub.core.reason import Code, Reason
 from attnhub.core.registry import Registry
 from attnhub.errors import (
@@ -50,7 +50,8 @@ class Dispatcher:
         self.rules: tuple[Override, ...] = ()
         self._decisions: dict[Any, Decision] = {}
         self._planners: dict[str, Planner] = {}
-        self._warned: set[str] = set()
+        self._announced: set[str] = set()
+        self._warned: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
 
     # -- deciding --------------------------------------------------------------------------
@@ -181,7 +182,7 @@ class Dispatcher:
             extent=problem.extent.text(problem.sizes),
             ranked=tuple(Candidate(name=b.name, plugin=b.plugin, estimate=e) for e, b in ranked),
             rejected=tuple(rows),
-            overrides=tuple(f"{r}{'' if r in used else ' (overridden)'}" for r in rules),
+            overrides=tuple(_say(r, used, rejected) for r in rules),
             notes=tuple(f"would fit: {text}" for text in unlock),
         )
 
@@ -239,21 +240,26 @@ class Dispatcher:
         return planner
 
     def _announce(self, decision: Decision, problem: Problem) -> None:
-        """Once per decision text: hooks, and a warning if a fixable reason blocks a faster one."""
+        """Tell the hooks of each new decision, and warn if a fixable reason blocks a faster one."""
         text = str(decision)
         with self._lock:
-            if text in self._warned:
+            if text in self._announced:
                 return
-            self._warned.add(text)
+            self._announced.add(text)
         try:
             self.registry.hook.attnhub_on_decision(decision=decision)
         except Exception as error:  # noqa: BLE001 - an observer must not stop a call
             self.registry.report(
                 "attnhub_on_decision", f"the hook failed: {type(error).__name__}: {error}"
             )
-        best, chosen = _blocked(decision), decision.chosen
+        best, chosen = _blocked(decision, problem), decision.chosen
         if best is None or chosen is None or problem.device.type == "cpu":
             return  # on a CPU every run is a reference run; there is nothing to warn of
+        # Sizes and times vary from step to step; what is to be done about it does not.
+        key = (problem.op, decision.device, chosen.name, best.name, str(best.reasons[0]))
+        if key in self._warned:
+            return
+        self._warned.add(key)
         warnings.warn(
             f"{problem.op}: {chosen.name} ({chosen.estimate}) was chosen; {best.name} "
             f"({best.estimate}) is blocked because {best.reasons[0]}",
@@ -262,9 +268,10 @@ class Dispatcher:
         )
 
 
-def _blocked(decision: Decision) -> Rejection | None:
+def _blocked(decision: Decision, problem: Problem) -> Rejection | None:
     """The fastest rejected backend, if it beats the chosen one by WARN_RATIO."""
     chosen = decision.chosen
+    structural = {n for n, f in fact_fields(type(problem)).items() if f.metadata["structural"]}
     if chosen is None or chosen.estimate.us is None:
         return None
     limit = chosen.estimate.us / WARN_RATIO
@@ -273,7 +280,7 @@ def _blocked(decision: Decision) -> Rejection | None:
         for r in decision.rejected
         if r.estimate is not None
         and _us(r.estimate) < limit
-        and all(reason.code is not Code.POLICY for reason in r.reasons)
+        and all(x.code is not Code.POLICY and x.field not in structural for x in r.reasons)
     ]
     return min(faster, key=lambda r: _us(r.estimate), default=None)
 
@@ -283,17 +290,13 @@ def _apply(
 ) -> tuple[list[Backend], list[Override]]:
     """Reject what overrides exclude; return survivors and the rules that had a say."""
     rules = list(rules)
-    used = []
-    deciding = [r for r in rules if r.mode != "deny"]
     names = {b.name for b in fitting}
-    for rule in deciding:
-        used.append(rule)
-        if rule.mode == "require" or rule.backend in names:
-            break
+    deciding = (r for r in rules if r.mode == "require" or r.backend in names)
+    decided = next((r for r in deciding if r.mode != "deny"), None)
+    required = decided if decided is not None and decided.mode == "require" else None
     denied = [r for r in rules if r.mode == "deny"]
     kept = []
     for backend in fitting:
-        required = used[-1] if used and used[-1].mode == "require" else None
         against = [r for r in denied if r.backend == backend.name]
         if required is not None and backend.name != required.backend:
             against.append(required)
@@ -305,7 +308,16 @@ def _apply(
         else:
             kept.append(backend)
     # The rule that decided comes first; a preference that did not fit had no say.
-    return kept, [*used[-1:], *denied]
+    return kept, [*([] if decided is None else [decided]), *denied]
+
+
+def _say(rule: Override, used: list[Override], rejected: _Rejected) -> str:
+    """A rule as decisions list it, with what became of it."""
+    if rule in used:
+        return str(rule)
+    reasons = rejected[rule.backend][1] if rule.backend in rejected else ()
+    unfit = any(r.code is not Code.POLICY for r in reasons)
+    return f"{rule} ({'does not fit' if unfit and rule.mode == 'prefer' else 'overridden'})"
 
 
 def _us(estimate: Estimate | None) -> float:

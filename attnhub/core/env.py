@@ -13,7 +13,6 @@ VARIABLES: dict[str, str] = {
     "ATTNHUB_BACKEND": "comma-separated overrides, `[op=]name`; prefix `prefer:` or `deny:`",
     "ATTNHUB_PLUGINS": "comma-separated plugins to load; with a leading `-`, plugins to skip",
     "ATTNHUB_PROFILE": "path of a measured profile (JSON) that ranking prefers to cost models",
-    "ATTNHUB_CACHE_DIR": "folder of compiled kernels",
 }
 
 
@@ -24,7 +23,6 @@ class Environment:
     backend: str
     plugins: str
     profile: str
-    cache_dir: str
 
 
 @functools.lru_cache(maxsize=1)

@@ -9,12 +9,14 @@ Ops are defined with ``torch.library.Library`` because its call costs a tenth of
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from attnhub.core import discovery, dispatch, options
 from attnhub.core.problem import Problem
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: Keeps the registrations alive for the life of the process.
 LIBRARY = torch.library.Library("attnhub", "DEF")
@@ -26,6 +28,16 @@ def define(name: str, schema: str, implementation: Callable[..., None]) -> Any:
     LIBRARY.impl(name, implementation, "CompositeExplicitAutograd")
     torch.library.register_fake(f"attnhub::{name}", lambda *_: None, lib=LIBRARY)
     return getattr(torch.ops.attnhub, name).default
+
+
+def constant_while_tracing(function: F) -> F:
+    """Let a compiler call ``function`` once, while tracing, and keep its result as a constant.
+
+    The mark of ``torch.compiler.assume_constant_result``, without what that imports: a second of
+    compiler for callers who never compile.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
+    return function
 
 
 class FunctionalOp:

@@ -22,9 +22,15 @@ from attnhub.core.device import Device
 from attnhub.errors import InvalidArgument, UnknownName
 
 
-def fact(*, domain: Iterable[Any], default: Any = dataclasses.MISSING) -> Any:
-    """A problem field. ``domain`` lists values worth testing; ``default`` means "not used"."""
-    metadata = {"domain": tuple(domain)}
+def fact(
+    *, domain: Iterable[Any], default: Any = dataclasses.MISSING, structural: bool = False
+) -> Any:
+    """A problem field. ``domain`` lists values worth testing; ``default`` means "not used".
+
+    A ``structural`` field says what kind of call it is; a backend for another kind is no faster
+    alternative, so its rejection is no performance warning.
+    """
+    metadata = {"domain": tuple(domain), "structural": structural}
     if default is dataclasses.MISSING:
         return field(metadata=metadata)
     return field(default=default, metadata=metadata)

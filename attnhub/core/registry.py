@@ -138,8 +138,11 @@ class Registry:
             text = (
                 str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
             )
-            self.plugins[entry.name] = PluginInfo(name=entry.name, version=version, error=text)
-            self.report(entry.name, text)
+            name = entry.name
+            if name in self.plugins:  # a second plugin of a name must not hide the first
+                name = f"{name} ({entry.value})"
+            self.plugins[name] = PluginInfo(name=name, version=version, error=text)
+            self.report(name, text)
 
     def mark_failed(self, backend: Backend, error: Exception) -> None:
         """Set one backend aside for this process; every later decision shows why."""
@@ -189,12 +192,16 @@ class Registry:
             )
         backends = [replace(b, plugin=name) for b in call("attnhub_backends", ())]
         ops = list(call("attnhub_ops", ()))
+        taken = {(op, b.name) for op, group in self._backends.items() for b in group}
         for backend in backends:
-            if any(b.name == backend.name for b in self.backends(backend.op)):
+            if (backend.op, backend.name) in taken:
                 raise PluginError(name, f"{backend.op!r} already has a backend {backend.name!r}")
+            taken.add((backend.op, backend.name))
+        known = set(self._ops)
         for op in ops:
-            if op.name in self._ops:
+            if op.name in known:
                 raise PluginError(name, f"op {op.name!r} is already registered")
+            known.add(op.name)
         return backends, ops
 
     def _publish(self, backends: Iterable[Backend], ops: Iterable[Op]) -> None:

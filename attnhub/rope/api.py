@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnhub.core import check, metadata
 from attnhub.core import device as devices
-from attnhub.core.functional import FunctionalOp
+from attnhub.core.functional import FunctionalOp, constant_while_tracing
 from attnhub.core.problem import Extent, bucket
 from attnhub.rope.problem import ApplyRopeCosSinProblem, ApplyRopeProblem, rope_facts
 from attnhub.rope.tables import rotated
@@ -27,7 +27,7 @@ from attnhub.variant.rope import Rope
 Pair = tuple[Tensor, Tensor]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_while_tracing
 def _text(rope: Rope) -> str:
     """The rotation as a torch op can take it; a text, so that compiled graphs outlive a process."""
     return json.dumps(rope.to_data(), sort_keys=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,9 +27,13 @@ def i32(*values: int, device: str = "cpu") -> torch.Tensor:
 def no_synchronisation() -> Iterator[None]:
     """Any synchronising call raises."""
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
+    with warnings.catch_warnings():  # torch warns that the mode is new
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def table(device: str) -> PagedKV:
@@ -50,7 +55,9 @@ def test_plan_does_not_synchronise_with_device_metadata(no_synchronisation: None
     attn = BatchAttention(8, 2, 64, torch.bfloat16, Paged(16), variant=Variant(causal=True))
     torch.cuda.set_sync_debug_mode("default")
     qo, metadata = i32(0, 4, 5, 6, device=DEVICE), table(DEVICE)
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
     attn.plan(qo, metadata)
     assert attn.explain().chosen is not None
 
@@ -96,7 +103,9 @@ def test_paged_attention_equals_the_cpu(backend: str, where: str, qo: tuple[int,
 
 @pytest.mark.parametrize("backend", ["torch_varlen", "torch_sdpa"])
 @pytest.mark.parametrize(
-    "variant", [Variant(), Variant(causal=True), Variant(causal=True, window=(5, 0))], ids=str
+    "variant",
+    [Variant(), Variant(causal=True), Variant(causal=True, window=(5, 0))],
+    ids=["full", "causal", "window"],
 )
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 def test_ragged_attention_equals_the_reference(backend: str, variant: Variant, layout: str) -> None:

@@ -95,9 +95,7 @@ def test_load_fault(isolated_registry: Registry, factory: Factory, text: str) ->
 
 
 @pytest.mark.parametrize(("factory", "code", "text"), SET_ASIDE, ids=name_of)
-def test_choice_fault(
-    isolated_registry: Registry, factory: Factory, code: Code, text: str
-) -> None:
+def test_choice_fault(isolated_registry: Registry, factory: Factory, code: Code, text: str) -> None:
     (report,) = load_and_call(isolated_registry, factory)
     name = factory.__name__
     assert text in report

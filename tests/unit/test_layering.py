@@ -45,6 +45,9 @@ MAY_IMPORT = {
 # (family, the family it uses): the reason. No other family may be imported by a family.
 FAMILY_USES = {
     ("attn", "rope"): "attention turns queries and keys by the rule that rope states",
+    ("cascade", "attn"): "each level of a cascade is a BatchAttention",
+    ("cascade", "page"): "levels are compared by the lengths that page tables say",
+    ("page", "attn"): "appends go by attention's page tables",
     ("mla", "attn"): "latent attention takes attention's page tables and is its one-KV-head case",
 }
 
