@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -152,6 +152,42 @@ class BatchAttention(PlannedBatch):
         }
 
     # -- run -------------------------------------------------------------------------------
+
+    @overload
+    def run(
+        self,
+        q: Tensor,
+        kv: Tensor | tuple[Tensor, Tensor],
+        *,
+        scales: Scales = ...,
+        params: Mapping[str, Tensor | float] = ...,
+        out: Tensor | None = ...,
+        return_lse: Literal[False] = ...,
+    ) -> Tensor: ...
+
+    @overload
+    def run(
+        self,
+        q: Tensor,
+        kv: Tensor | tuple[Tensor, Tensor],
+        *,
+        scales: Scales = ...,
+        params: Mapping[str, Tensor | float] = ...,
+        out: Tensor | None = ...,
+        return_lse: Literal[True],
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def run(
+        self,
+        q: Tensor,
+        kv: Tensor | tuple[Tensor, Tensor],
+        *,
+        scales: Scales = ...,
+        params: Mapping[str, Tensor | float] = ...,
+        out: Tensor | None = ...,
+        return_lse: bool,
+    ) -> Tensor | tuple[Tensor, Tensor]: ...
 
     def run(
         self,

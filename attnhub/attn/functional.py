@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -98,6 +98,54 @@ _attention = FunctionalOp(
     unflatten=_unflatten,
     facts=1,
 )
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    variant: Variant | None = ...,
+    mask: Tensor | None = ...,
+    scales: Scales = ...,
+    params: Mapping[str, Tensor | float] = ...,
+    out: Tensor | None = ...,
+    return_lse: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    variant: Variant | None = ...,
+    mask: Tensor | None = ...,
+    scales: Scales = ...,
+    params: Mapping[str, Tensor | float] = ...,
+    out: Tensor | None = ...,
+    return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    variant: Variant | None = ...,
+    mask: Tensor | None = ...,
+    scales: Scales = ...,
+    params: Mapping[str, Tensor | float] = ...,
+    out: Tensor | None = ...,
+    return_lse: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 def attention(

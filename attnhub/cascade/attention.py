@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -149,6 +150,39 @@ class CascadeAttention:
                 raise InvalidArgument(f"level {i}: {error}") from error
         self._check_levels(levels, validate=validate)
         self._planned = True
+
+    @overload
+    def run(
+        self,
+        q: Tensor,
+        kv_cache: Tensor | tuple[Tensor, Tensor],
+        *,
+        scales: Scales = ...,
+        out: Tensor | None = ...,
+        return_lse: Literal[False] = ...,
+    ) -> Tensor: ...
+
+    @overload
+    def run(
+        self,
+        q: Tensor,
+        kv_cache: Tensor | tuple[Tensor, Tensor],
+        *,
+        scales: Scales = ...,
+        out: Tensor | None = ...,
+        return_lse: Literal[True],
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def run(
+        self,
+        q: Tensor,
+        kv_cache: Tensor | tuple[Tensor, Tensor],
+        *,
+        scales: Scales = ...,
+        out: Tensor | None = ...,
+        return_lse: bool,
+    ) -> Tensor | tuple[Tensor, Tensor]: ...
 
     def run(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -134,6 +135,42 @@ class BatchMLA(PlannedBatch):
             validate=validate,
         )
         self._take(batch, device)
+
+    @overload
+    def run(
+        self,
+        q_nope: Tensor,
+        q_pe: Tensor,
+        kv: tuple[Tensor, Tensor],
+        *,
+        scales: MLAScales = ...,
+        out: Tensor | None = ...,
+        return_lse: Literal[False] = ...,
+    ) -> Tensor: ...
+
+    @overload
+    def run(
+        self,
+        q_nope: Tensor,
+        q_pe: Tensor,
+        kv: tuple[Tensor, Tensor],
+        *,
+        scales: MLAScales = ...,
+        out: Tensor | None = ...,
+        return_lse: Literal[True],
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def run(
+        self,
+        q_nope: Tensor,
+        q_pe: Tensor,
+        kv: tuple[Tensor, Tensor],
+        *,
+        scales: MLAScales = ...,
+        out: Tensor | None = ...,
+        return_lse: bool,
+    ) -> Tensor | tuple[Tensor, Tensor]: ...
 
     def run(
         self,
