@@ -72,4 +72,5 @@ $(VENV)/demo.stamp: pyproject.toml $(PLUGINS) $(PINS)
 
 $(VENV)/setup.stamp: $(VENV)/demo.stamp
 	$(PIP) -c $(PINS) --group test --group lint --group transformers
+	$(PIP) -c $(PINS) --no-build-isolation -e ./examples/third_party_plugin
 	touch $@

@@ -28,6 +28,7 @@ from attnhub.core.capability import (
     SameAs,
     Subset,
 )
+from attnhub.core.decision import Decision
 from attnhub.core.device import Device, describe
 from attnhub.core.discovery import default as registry
 from attnhub.core.dispatch import isolated
@@ -46,6 +47,7 @@ __all__ = [
     "Code",
     "Constraint",
     "Cost",
+    "Decision",
     "Device",
     "Efficiency",
     "Estimate",

@@ -148,7 +148,7 @@ class _Decode:
             if not tokens.shape[0]:
                 return tokens.new_zeros(*self._valid.shape, *tokens.shape[1:])
             found = tokens[self._index]
-        return found.masked_fill(~self._valid[..., None, None], 0.0)
+        return found.masked_fill_(~self._valid[..., None, None], 0.0)  # a fresh copy: in place
 
 
 def fold_scales(q: Tensor, scales: Scales, scale: float) -> tuple[Tensor, float]:

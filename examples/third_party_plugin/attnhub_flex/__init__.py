@@ -1,0 +1,1 @@
+"""An AttnHub backend made of PyTorch's FlexAttention."""
