@@ -15,18 +15,12 @@ from attnhub.attn.kv import Scales
 from attnhub.attn.problem import AttentionProblem
 from attnhub.core import check
 from attnhub.core import device as devices
-from attnhub.core.functional import FunctionalOp, constant_while_tracing
+from attnhub.core.functional import FunctionalOp
 from attnhub.core.problem import Extent, bucket
 from attnhub.variant import Variant
 
 _PLAIN = Variant()
 _CAUSAL = Variant(causal=True)
-
-
-@constant_while_tracing
-def _text(variant: Variant) -> str:
-    """The variant as a torch op can take it; a text, so that compiled graphs outlive a process."""
-    return variant.to_json()
 
 
 _parsed = functools.lru_cache(maxsize=None)(Variant.from_json)
@@ -79,7 +73,7 @@ def _problem(
 
 def _flatten(*args: Any) -> tuple[Any, ...]:
     *tensors, scales, params, variant = args
-    return (*tensors, *inputs.flatten(scales, params, variant), _text(variant))
+    return (*tensors, *inputs.flatten(scales, params, variant), variant.to_json())
 
 
 def _unflatten(*flat: Any) -> tuple[Any, ...]:

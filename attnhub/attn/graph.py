@@ -74,15 +74,17 @@ class GraphBuffers:
             mask=self._mask if self.limits.max_mask_bytes else None,
             mask_packed=self.limits.max_mask_bytes > 0,
             q_offset=self._offsets[0] if self._offsets else None,
+            k_offset=self._offsets[1] if self._offsets else None,
         )
 
     def _fill_offsets(self, batch: AttentionBatch) -> tuple[Tensor | None, Tensor | None]:
-        filled: list[Tensor | None] = []
-        for source, buffer in zip((batch.q_offset, batch.k_offset), self._offsets, strict=False):
-            if source is not None:
-                self._prefix(buffer, source)
-            filled.append(None if source is None else buffer)
-        return (filled[0], filled[1]) if filled else (None, None)
+        if not self._offsets:
+            return None, None
+        q_offset, k_offset = self._offsets
+        for buffer, source in ((q_offset, batch.q_offset), (k_offset, batch.k_offset)):
+            assert source is not None  # checked above
+            self._prefix(buffer, source)
+        return q_offset, k_offset
 
     def _prefix(self, buffer: Tensor, source: Tensor) -> None:
         self._staging.copy(buffer[: source.numel()], source)
@@ -107,5 +109,10 @@ class GraphBuffers:
                 check.fail(f"{name} is {value}, past GraphLimits(max_{name}={limit}); raise it")
         if batch.mask is not None and not batch.mask_packed:
             check.fail("graph mode takes a packed mask; use attnhub.quantization.segment_packbits")
-        if (batch.q_offset is not None or batch.k_offset is not None) and not limits.offsets:
-            check.fail("q_offset/k_offset in graph mode need GraphLimits(offsets=True)")
+        # A captured graph goes on reading what it was captured with, so all plans have the same.
+        if limits.max_mask_bytes and batch.mask is None:
+            check.fail("GraphLimits(max_mask_bytes=...) captures a mask: give one to every plan()")
+        given = (batch.q_offset is not None, batch.k_offset is not None)
+        if given != (limits.offsets, limits.offsets):
+            need = "both to every plan()" if limits.offsets else "GraphLimits(offsets=True)"
+            check.fail(f"graph mode with offsets={limits.offsets}: q_offset/k_offset need {need}")

@@ -140,7 +140,8 @@ def split_cache(kv: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
                 f"kv has shape {list(kv.shape)}, needs [pages, 2, page_size, kv_heads, dim] "
                 "(or HND), or a tuple (k, v)"
             )
-        return kv.select(1, 0), kv.select(1, 1)
+        k, v = kv.unbind(1)
+        return k, v
     if not isinstance(kv, (tuple, list)) or len(kv) != 2:
         check.fail(f"kv is a {type(kv).__name__}, needs one cache tensor or a tuple (k, v)")
     return kv[0], kv[1]

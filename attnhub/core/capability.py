@@ -15,7 +15,8 @@ A default of None means that the field does not apply (the page size of ragged K
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -171,6 +172,9 @@ class Rule:
         return ()
 
 
+_Rows = tuple[Callable[[Problem], tuple[Any, ...]], list[tuple[str, "Constraint | None", Any]]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
     """What one backend (or one of its alternatives) takes; see the module docstring.
@@ -184,24 +188,39 @@ class Capability:
     devices: tuple[str, ...] = ("cpu", "cuda")
     sm: Constraint = AnyValue()
     rules: tuple[Rule, ...] = ()
+    _cache: dict[type[Problem], _Rows] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def reasons(self, problem: Problem) -> tuple[Reason, ...]:
         """Every unmet need; empty when the problem fits."""
         found = self._device_reasons(problem)
-        for name, f in fact_fields(type(problem)).items():
-            value = getattr(problem, name)
-            constraint = self.accepts.get(name)
-            if value is None and f.default is None:
-                continue  # the field does not apply
-            if constraint is None:
-                if not self.complete and value != f.default:
-                    found.append(_unsupported(name, value, f.default))
-            elif not _bound(constraint, problem).accepts(value):
+        values, rows = self._rows(type(problem))
+        for value, (name, constraint, default) in zip(values(problem)[2:], rows, strict=True):
+            if value is default:  # also where the field does not apply: both are None
+                if constraint is None or default is None:
+                    continue
+            elif constraint is None:
+                if value != default:
+                    found.append(_unsupported(name, value, default))
+                continue
+            if not _bound(constraint, problem).accepts(value):
                 found.extend(_outside(name, value, _bound(constraint, problem)))
         for rule in self.rules:
             for name, constraint in rule.unmet(problem):
                 found.append(_by_rule(rule, name, getattr(problem, name), constraint))
         return tuple(found)
+
+    def _rows(self, cls: type[Problem]) -> _Rows:
+        """The fields to look at and what to hold them against, put together once per class."""
+        if cls not in self._cache:
+            fields = fact_fields(cls)
+            names = [n for n in fields if n in self.accepts or not self.complete]
+            rows = [(n, self.accepts.get(n), fields[n].default) for n in names]
+            # Two names more than needed, so that it gives a tuple whatever there is.
+            values = operator.attrgetter("op", "op", *names)
+            self._cache[cls] = (values, rows)
+        return self._cache[cls]
 
     def _device_reasons(self, problem: Problem) -> list[Reason]:
         device = problem.device

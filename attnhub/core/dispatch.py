@@ -220,18 +220,22 @@ class Dispatcher:
                 wrapped.__cause__ = error
                 self.registry.mark_failed(chosen, wrapped)
                 continue
-            self._announce(decision, problem)
+            self._announce(decision, problem, backend)
             return plan, decision
 
     def _chosen(self, decision: Decision, problem: Problem, backend: str) -> Backend:
         if decision.chosen is not None:
             name = decision.chosen.name
             return next(b for b in self.registry.backends(problem.op) if b.name == name)
-        rules = [r for r in self.overrides(problem.op, backend) if r.mode != "deny"]
-        if rules and rules[0].mode == "require":
-            message = f"{rules[0].backend!r} is required ({rules[0].scope}) but cannot serve this"
+        rule = self._requirement(problem.op, backend)
+        if rule is not None:
+            message = f"{rule.backend!r} is required ({rule.scope}) but cannot serve this"
             raise BackendUnsupported(message, decision)
         raise NoBackend(f"no backend can serve this {problem.op} call", decision)
+
+    def _requirement(self, op: str, backend: str) -> Override | None:
+        """The highest rule that requires a backend."""
+        return next((r for r in self.overrides(op, backend) if r.mode == "require"), None)
 
     def _planner(self, backend: Backend) -> Planner:
         planner = self._planners.get(backend.load)
@@ -239,7 +243,7 @@ class Dispatcher:
             planner = self._planners[backend.load] = resolve(backend.load, backend.plugin)
         return planner
 
-    def _announce(self, decision: Decision, problem: Problem) -> None:
+    def _announce(self, decision: Decision, problem: Problem, backend: str) -> None:
         """Tell the hooks of each new decision, and warn if a fixable reason blocks a faster one."""
         text = str(decision)
         with self._lock:
@@ -255,6 +259,9 @@ class Dispatcher:
         best, chosen = _blocked(decision, problem), decision.chosen
         if best is None or chosen is None or problem.device.type == "cpu":
             return  # on a CPU every run is a reference run; there is nothing to warn of
+        rule = self._requirement(problem.op, backend)
+        if rule is not None and rule.backend == chosen.name:
+            return  # somebody decided, and knows
         # Sizes and times vary from step to step; what is to be done about it does not.
         key = (problem.op, decision.device, chosen.name, best.name, str(best.reasons[0]))
         if key in self._warned:
@@ -333,10 +340,13 @@ def _torch_version() -> str:
     return metadata.version("torch").partition("+")[0]
 
 
+@functools.cache
+def _is_in(version: str, versions: str) -> bool:
+    return SpecifierSet(versions).contains(version, prereleases=True)
+
+
 def _torch_reasons(backend: Backend) -> tuple[Reason, ...]:
-    if not backend.torch or SpecifierSet(backend.torch).contains(
-        _torch_version(), prereleases=True
-    ):
+    if not backend.torch or _is_in(_torch_version(), backend.torch):
         return ()
     return (_reason(Code.VERSION, "torch", _torch_version(), backend.torch),)
 

@@ -18,19 +18,13 @@ from torch import Tensor
 
 from attnhub.core import check, metadata
 from attnhub.core import device as devices
-from attnhub.core.functional import FunctionalOp, constant_while_tracing
+from attnhub.core.functional import FunctionalOp
 from attnhub.core.problem import Extent, bucket
 from attnhub.rope.problem import ApplyRopeCosSinProblem, ApplyRopeProblem, rope_facts
 from attnhub.rope.tables import rotated
 from attnhub.variant.rope import Rope
 
 Pair = tuple[Tensor, Tensor]
-
-
-@constant_while_tracing
-def _text(rope: Rope) -> str:
-    """The rotation as a torch op can take it; a text, so that compiled graphs outlive a process."""
-    return json.dumps(rope.to_data(), sort_keys=True)
 
 
 @functools.cache
@@ -95,7 +89,7 @@ _apply_rope = FunctionalOp(
     "(Tensor q, Tensor k, Tensor positions, Tensor(a!) q_out, Tensor(b!) k_out, str rope) -> ()",
     key=_key,
     problem=_problem,
-    flatten=lambda *args: (*args[:-1], _text(args[-1])),
+    flatten=lambda *args: (*args[:-1], args[-1].to_json()),
     unflatten=lambda *flat: (*flat[:-1], _parsed(flat[-1])),
     facts=1,
 )

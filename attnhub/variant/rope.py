@@ -6,8 +6,9 @@ data.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -132,6 +133,7 @@ class Rope:
     rotary_dim: int | None = None
     interleaved: bool = False
     scaling: Scaling | None = None
+    _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "theta", check_positive("theta", self.theta))
@@ -146,9 +148,17 @@ class Rope:
                 f"{', '.join(kind.__name__ for kind in _SCALINGS.values())} or None"
             )
 
+        # Torch ops take a rotation as text, and a compiler can read an attribute but not make one.
+        object.__setattr__(self, "_text", json.dumps(self.to_data(), sort_keys=True))
+
+    def to_json(self) -> str:
+        """Return the rotation as JSON text, made once; `from_data` reads its data back."""
+        return self._text
+
     def to_data(self) -> dict[str, Any]:
         """Return the rotation as plain JSON data, which `from_data` reads back."""
-        data = asdict(self)
+        data = {name: getattr(self, name) for name in ("theta", "rotary_dim", "interleaved")}
+        data["scaling"] = None if self.scaling is None else asdict(self.scaling)
         if self.scaling is not None:
             kind = next(name for name, cls in _SCALINGS.items() if isinstance(self.scaling, cls))
             data["scaling"] = {"type": kind, **data["scaling"]}

@@ -83,6 +83,7 @@ class Variant:
     key_mod: Graph | Mod | None = None
     output_mod: Graph | Mod | None = None
     _params: tuple[ParamSpec, ...] = field(init=False, repr=False, compare=False)
+    _text: str = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -108,6 +109,8 @@ class Variant:
         # A variant is a part of cache keys: its hash is asked for far more often than it is made.
         fields = (getattr(self, each.name) for each in _public_fields())
         object.__setattr__(self, "_hash", hash(tuple(fields)))
+        # Torch ops take a variant as text, and a compiler can read an attribute but not make one.
+        object.__setattr__(self, "_text", self._to_json())
 
     def __hash__(self) -> int:
         return self._hash
@@ -164,6 +167,9 @@ class Variant:
         Defaults are left out, so fields added later do not change the digests of variants without
         them.
         """
+        return self._text
+
+    def _to_json(self) -> str:
         data = {}
         for each in _public_fields():
             value = getattr(self, each.name)

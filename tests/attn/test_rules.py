@@ -299,6 +299,27 @@ def test_graph_mode_keeps_addresses_and_pads_with_zeros() -> None:
         attn.plan(i32(0, 1), PagedKV(i32(0, 9), i32(*range(9)), i32(1)))
 
 
+def test_a_graph_reads_the_same_kinds_of_metadata_in_every_plan() -> None:
+    """With a mask and offsets captured, a plan without them would replay the old ones."""
+    limits = GraphLimits(max_batch=2, max_qo_tokens=4, max_pages=4, max_mask_bytes=4, offsets=True)
+    attn = BatchAttention(
+        4, 2, 8, torch.float32, Paged(4), variant=Variant(rope=Rope()), device="cpu", graph=limits
+    )
+    qo, table = i32(0, 2), PagedKV(i32(0, 1), i32(1), i32(3))
+    mask, zero = torch.tensor([0b110011], dtype=torch.uint8), i32(0)
+    attn.plan(qo, table, mask=mask, q_offset=zero, k_offset=zero)
+    planned = attn._run
+    attn.plan(qo, table, mask=mask, q_offset=i32(5), k_offset=zero)
+    assert attn._run == planned
+    for missing, message in (
+        ({"q_offset": zero, "k_offset": zero}, "give one to every plan"),
+        ({"mask": mask}, "need both to every plan"),
+        ({"mask": mask, "q_offset": zero}, "need both to every plan"),
+    ):
+        with pytest.raises(attnhub.errors.InvalidArgument, match=message):
+            attn.plan(qo, table, **missing)  # type: ignore[arg-type]
+
+
 def test_compiled_run_follows_new_plans_without_compiling_anew() -> None:
     attn = ragged(Variant(causal=True))
     compiles = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,7 +24,17 @@ from attnhub.errors import (
     PluginWarning,
     UnknownName,
 )
-from tests.core.fakes import EVERYTHING, FAST, SLOW, backend, dispatcher, fixed, problem
+from attnhub.plugin import AnyValue, Capability, OneOf
+from tests.core.fakes import (
+    EVERYTHING,
+    FAST,
+    SLOW,
+    FakeProblem,
+    backend,
+    dispatcher,
+    fixed,
+    problem,
+)
 
 
 def reasons_of(decision: Decision, name: str) -> dict[str, tuple[str, str, str]]:
@@ -170,6 +181,24 @@ def test_a_much_slower_choice_than_a_blocked_one_warns_once_with_the_reason() ->
 def test_a_policy_that_excludes_the_faster_one_is_no_warning() -> None:
     d = dispatcher(FAST, SLOW)
     plan, _ = d.plan(problem(), backend="slow")
+    assert plan.run() == "slow"
+
+
+def test_a_backend_that_somebody_required_is_no_warning() -> None:
+    d = dispatcher(FAST, SLOW)
+    plan, _ = d.plan(problem(page_size=5), backend="slow")
+    assert plan.run() == "slow"
+
+
+def test_a_backend_for_another_kind_of_call_is_no_warning() -> None:
+    """A ragged kernel is not a faster way to run a paged batch."""
+    kind = Capability(accepts={"dim": AnyValue(), "page_size": OneOf(16)})
+    d = dispatcher(dataclasses.replace(FAST, capability=kind), SLOW)
+    field = FakeProblem.__dataclass_fields__["page_size"]
+    metadata = MappingProxyType({**field.metadata, "structural": True})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(field, "metadata", metadata)
+        plan, _ = d.plan(problem(page_size=5))
     assert plan.run() == "slow"
 
 

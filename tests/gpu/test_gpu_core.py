@@ -52,7 +52,9 @@ def test_the_device_is_recognised() -> None:
 
 
 def test_plan_does_not_synchronise_with_device_metadata(no_synchronisation: None) -> None:
-    attn = BatchAttention(8, 2, 64, torch.bfloat16, Paged(16), variant=Variant(causal=True))
+    attn = BatchAttention(
+        8, 2, 64, torch.bfloat16, Paged(16), variant=Variant(causal=True), backend="reference"
+    )
     torch.cuda.set_sync_debug_mode("default")
     qo, metadata = i32(0, 4, 5, 6, device=DEVICE), table(DEVICE)
     with warnings.catch_warnings():
