@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from attnhub.core.capability import Capability
-from attnhub.core.problem import Problem
+from attnhub.core.problem import Problem, Work
 from attnhub.core.reason import Code, Reason
 from attnhub.errors import PluginError
 
@@ -51,6 +52,12 @@ def _time(us: float) -> str:
     return f"{us:.3g} us" if us < 1000 else f"{us / 1000:.3g} ms"
 
 
+@functools.lru_cache(maxsize=256)
+def _work(problem: Problem) -> Work:
+    """The work of a problem: every backend's cost model asks for it."""
+    return problem.work()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
     """A cost model as data: the shares of the device's ceilings a backend reaches.
@@ -66,7 +73,7 @@ class Efficiency:
     measured_on: str = ""
 
     def __call__(self, problem: Problem) -> Estimate:
-        work, device = problem.work(), problem.device
+        work, device = _work(problem), problem.device
         flop_us = work.flops / (self.compute * max(device.tflops, 1e-3) * 1e6)
         byte_us = work.bytes / (self.memory * max(device.bandwidth, 1e-3) * 1e3)
         bound = "compute" if flop_us > byte_us else "memory"

@@ -257,7 +257,7 @@ def test_list_counts_workloads_by_tag(cli: Cli, install: Install) -> None:
     install(Doubling(_workload("four", _dispatched), h200, h200))
     found = {s["suite"]: s for s in cli("bench", "list", "--json").json}
     assert found["testing.double"]["workloads"] == {"small": 1, "h200": 2}
-    assert found["overhead"]["workloads"] == {"any": 5}
+    assert found["overhead"]["workloads"] == {"any": 6}
     lines = [line.split() for line in cli("bench", "list").out.splitlines()]
     assert ["testing.double", "1", "small,", "2", "h200"] in lines
 

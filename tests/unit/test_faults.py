@@ -143,7 +143,7 @@ def test_only_conformance_sees_wrong_numbers(isolated_registry: Registry) -> Non
     for case in cases("wrong_numbers", pairs=0):
         with pytest.raises(Nonconformance, match="beyond tolerance") as caught:
             case.check()
-        assert "problem: norm.rmsnorm on cpu: dtype=" in str(caught.value)
+        assert "problem: norm.rmsnorm on " in str(caught.value)
 
 
 def test_many_at_once(isolated_registry: Registry) -> None:
