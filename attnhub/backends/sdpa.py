@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -68,11 +69,10 @@ class _Plan:
         mask: Tensor | None,
         scale: float,
     ) -> None:
-        visible = _visible(self._variant, q.shape[1], k.shape[1], q.device)
-        if mask is not None:
-            custom = mask if mask.dim() == 2 else mask.unsqueeze(1)
-            visible = custom if visible is None else custom & visible
-        o, s = _attend(q, k, v, visible, scale, with_lse=lse is not None)
+        if mask is not None and mask.dim() == 3:
+            mask = mask.unsqueeze(1)
+        seen = _seen(self._variant, q.shape[1], k.shape[1], mask, q.device)
+        o, s = _attend(q, k, v, seen, scale, with_lse=lse is not None)
         out.copy_(o)
         if lse is not None and s is not None:
             lse.copy_(s)
@@ -83,10 +83,8 @@ class _Plan:
         assert self._batch is not None
         for r in rows.requests(self._batch, self._problem, k, v):
             x = q[r.rows]
-            visible = _visible(self._variant, x.shape[0], r.k.shape[0], q.device)
-            if r.visible is not None:
-                visible = r.visible if visible is None else visible & r.visible
-            o, s = _attend(x[None], r.k[None], r.v[None], visible, scale, with_lse=lse is not None)
+            seen = _seen(self._variant, x.shape[0], r.k.shape[0], r.visible, q.device)
+            o, s = _attend(x[None], r.k[None], r.v[None], seen, scale, with_lse=lse is not None)
             out[r.rows] = o[0].to(out.dtype)
             if lse is not None and s is not None:
                 lse[r.rows] = s[0]
@@ -103,7 +101,7 @@ class _Decode:
         slot = torch.arange(longest)
         self._valid = slot < lens[:, None]
         left = problem.variant.window[0] if problem.variant.window is not None else -1
-        self._seen = self._valid & (slot >= lens[:, None] - 1 - left) if left >= 0 else self._valid
+        self._mask = self._valid & (slot >= lens[:, None] - 1 - left) if left >= 0 else self._valid
         kv = batch.kv
         if isinstance(kv, PagedKV):
             size = problem.page_size or 1
@@ -122,16 +120,15 @@ class _Decode:
             if lse is not None:
                 lse.fill_(-math.inf)
             return
-        self._index, self._valid, self._seen = (
-            x.to(q.device) for x in (self._index, self._valid, self._seen)
+        self._index, self._valid, self._mask = (
+            x.to(q.device) for x in (self._index, self._valid, self._mask)
         )
         keys, values = self._gather(k), self._gather(v)
         # [batch, 1, heads, dim] -> the group as query rows of its KV head: nothing is repeated.
         batch, heads, dim = q.shape
         packed = q.view(batch, keys.shape[2], heads // keys.shape[2], dim).transpose(1, 2)
-        o, s = _attend(
-            packed, keys, values, self._seen[:, None, None], scale, with_lse=lse is not None
-        )
+        seen = _Seen(mask=self._mask[:, None, None])
+        o, s = _attend(packed, keys, values, seen, scale, with_lse=lse is not None)
         out.copy_(o.transpose(1, 2).reshape(out.shape))
         if lse is not None and s is not None:
             lse.copy_(s.transpose(1, 2).reshape(lse.shape))
@@ -176,24 +173,35 @@ def _per_head(value: Tensor, group: int) -> Tensor:
     return (flat.repeat_interleave(group) if flat.numel() > 1 else flat).unsqueeze(-1)
 
 
-def _visible(variant: Variant, n: int, m: int, device: torch.device) -> Tensor | None:
-    """The mask of causal and window, ``[n, m]``; None if every key is seen."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """Which keys a row sees: those of a mask, those of a causal square, or all of them.
+
+    ``mask`` broadcasts to [batch, heads, n, m]; SDPA's fused kernels know ``causal`` without one.
+    """
+
+    mask: Tensor | None = None
+    causal: bool = False
+
+
+def _seen(variant: Variant, n: int, m: int, custom: Tensor | None, device: torch.device) -> _Seen:
     left, right = variant.band
-    if (left < 0 or left >= m - 1) and (right < 0 or n == 1):
-        return None
+    everything = (left < 0 or left >= m - 1) and (right < 0 or n == 1)
+    if custom is None and (everything or (left < 0 and right == 0 and n == m)):
+        return _Seen(causal=not everything)
+    mask = torch.ones(n, m, dtype=torch.bool, device=device)
     distance = torch.arange(m, device=device) - (torch.arange(n, device=device)[:, None] + m - n)
-    visible = torch.ones(n, m, dtype=torch.bool, device=device)
     if right >= 0:
-        visible &= distance <= right
+        mask &= distance <= right
     if left >= 0:
-        visible &= distance >= -left
-    return visible
+        mask &= distance >= -left
+    return _Seen(mask=mask if custom is None else custom & mask)
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, *, with_lse: bool
+    q: Tensor, k: Tensor, v: Tensor, seen: _Seen, scale: float, *, with_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """``[batch, len, heads, dim]`` in and out; ``visible`` broadcasts to [batch, heads, n, m]."""
+    """``[batch, len, heads, dim]`` in and out."""
     if not k.shape[1]:
         shape = (*q.shape[:-1], v.shape[-1])
         return q.new_zeros(shape), q.new_full(q.shape[:-1], -math.inf, dtype=torch.float32)
@@ -201,17 +209,30 @@ def _attend(
         shape = (*q.shape[:-1], v.shape[-1])
         return q.new_zeros(shape), q.new_zeros(q.shape[:-1], dtype=torch.float32)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    gqa = q.shape[1] != k.shape[1]
-    out = F.scaled_dot_product_attention(q, k, v, visible, scale=scale, enable_gqa=gqa)
-    if visible is not None:  # what SDPA gives for a row that sees no key differs by backend
-        out = out.masked_fill(~visible.any(-1, keepdim=True), 0.0)
-    if not with_lse:
-        return out.transpose(1, 2), None
+    out = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        seen.mask,
+        is_causal=seen.causal,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    if seen.mask is not None:  # what SDPA gives for a row that sees no key differs by backend
+        out = out.masked_fill(~seen.mask.any(-1, keepdim=True), 0.0)
+    return out.transpose(1, 2), _lse(q, k, seen, scale) if with_lse else None
+
+
+def _lse(q: Tensor, k: Tensor, seen: _Seen, scale: float) -> Tensor:
+    """``[batch, len, heads]`` from the scores, formed anew in float32."""
     grouped = q.unflatten(1, (k.shape[1], -1)).float()
     scores = torch.einsum("bhgnd,bhmd->bhgnm", grouped, k.float()).flatten(1, 2) * scale
-    if visible is not None:
-        scores = scores.masked_fill(~visible, -math.inf)
-    return out.transpose(1, 2), torch.logsumexp(scores, -1).transpose(1, 2)
+    mask = seen.mask
+    if seen.causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return torch.logsumexp(scores, -1).transpose(1, 2)
 
 
 class _Planner:
