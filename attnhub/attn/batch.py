@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from operator import sub
 
 import torch
 from torch import Tensor
@@ -20,8 +20,10 @@ from attnhub.attn.kv import (
     RaggedKV,
     VariableBlockKV,
     VariableBlocks,
+    check_bounds,
 )
 from attnhub.core import check, metadata
+from attnhub.core.problem import Extent
 
 _EXPECTED = {
     Paged: PagedKV,
@@ -30,13 +32,24 @@ _EXPECTED = {
     VariableBlocks: VariableBlockKV,
 }
 
+#: Of each kind of K/V metadata the fields that say how long things are; without them on the host
+#: nothing is known there. Page ids, block ids and masks are looked up, wherever they lie.
+_LENGTHS: Mapping[type[KVMetadata], tuple[str, ...]] = {
+    PagedKV: ("indptr", "last_page_len"),
+    RaggedKV: ("indptr",),
+    BlockSparseKV: ("indptr", "block_indptr"),
+    VariableBlockKV: ("row_sizes", "col_sizes"),
+}
+
 
 @dataclass(slots=True, kw_only=True)
 class AttentionBatch:
-    """One batch's metadata, checked. Tensors lie where the user put them (host or device).
+    """One batch's metadata, checked. Each tensor lies on the host or on the attention's device.
 
     ``qo_lens`` and ``kv_lens`` are lists when they are known on the host, else None. ``mask`` is a
     flat bool tensor (requests end to end, row-major) or packed uint8; see ``mask_packed``.
+    ``max_page`` is the highest page id in use, if known on the host. ``extent`` has the sizes that
+    the backend was chosen by; one plan serves batches of any extent.
     """
 
     batch: int
@@ -46,16 +59,24 @@ class AttentionBatch:
     kv_lens: list[int] | None = None
     max_qo_len: int | None = None
     max_kv_len: int | None = None
+    max_page: int | None = None
     mask: Tensor | None = None
     mask_packed: bool = False
     q_offset: Tensor | None = None
     k_offset: Tensor | None = None
     params: Mapping[str, Tensor | float] = field(default_factory=dict)
+    extent: Extent = field(default_factory=Extent)
 
     @property
     def num_tokens(self) -> int | None:
         """Query rows of the batch, if known on the host."""
         return None if self.qo_lens is None else sum(self.qo_lens)
+
+    @property
+    def metadata(self) -> str:
+        """``"host"`` if every tensor of lengths lies there, else ``"device"``."""
+        lengths = [getattr(self.kv, name) for name in _LENGTHS[type(self.kv)]]
+        return "host" if all(x.is_cpu for x in (self.qo_indptr, *lengths)) else "device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +87,66 @@ class Offsets:
     k: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """How a batch's tensors are taken over.
+
+    Args:
+        device: they lie there or on the host.
+        validate: look at values on the device too (a synchronisation).
+        copy: keep copies of what lies on the host: the caller may overwrite it after ``plan()``.
+    """
+
+    device: torch.device
+    validate: bool = False
+    copy: bool = True
+
+    def index(self, x: Tensor, name: str, length: int | None) -> Tensor:
+        """A checked 1-D int32 tensor, of ``length`` elements if that is known."""
+        metadata.index_tensor(x, name, length)
+        return self._keep(x, name)
+
+    def array(
+        self, x: Tensor, name: str, accepted: Sequence[torch.dtype], shape: Sequence[int | str]
+    ) -> Tensor:
+        """A checked contiguous tensor."""
+        check.is_tensor(x, name)
+        check.dtype(x, name, accepted)
+        check.shape(x, name, shape)
+        if not x.is_contiguous():
+            check.fail(f"{name} is not contiguous; call {name}.contiguous()")
+        return self._keep(x, name)
+
+    def _keep(self, x: Tensor, name: str) -> Tensor:
+        if x.is_cpu:
+            return x.clone() if self.copy else x
+        if x.device != self.device:
+            check.fail(f"{name} is on {x.device}, needs the host or {self.device}; move it")
+        return x
+
+    def host(self, x: Tensor) -> Tensor | None:
+        """The values of a tensor where they may be looked at, else None."""
+        return metadata.host_copy(x, validate=self.validate)
+
+    def lengths(self, indptr: Tensor, name: str) -> list[int] | None:
+        """The differences of checked cumulative lengths, where they may be looked at."""
+        host = self.host(indptr)
+        if host is None:
+            return None
+        values = metadata.indptr_values(host, name)
+        return list(map(sub, values[1:], values))
+
+
 def build(
     qo_indptr: Tensor,
     kv: KVMetadata,
     layout: KVLayout,
     *,
+    intake: Intake,
+    num_kv_heads: int,
     mask: Tensor | Sequence[Tensor] | None = None,
     offsets: Offsets | None = None,
     lengths: tuple[int | None, int | None] = (None, None),
-    num_kv_heads: int,
-    validate: bool = False,
 ) -> AttentionBatch:
     """Check everything ``plan()`` was given and put it into one object.
 
@@ -87,30 +158,24 @@ def build(
         check.fail(
             f"kv metadata is a {type(kv).__name__}, but kv={layout} needs {expected.__name__}"
         )
-    metadata.index_tensor(qo_indptr, "qo_indptr", None)
+    qo_indptr = intake.index(qo_indptr, "qo_indptr", None)
     if not qo_indptr.numel():
         check.fail("qo_indptr is empty, needs [batch + 1] with a leading 0")
     batch = AttentionBatch(batch=qo_indptr.numel() - 1, qo_indptr=qo_indptr, kv=kv)
-    host = metadata.host_copy(qo_indptr, validate=validate)
-    if host is not None:
-        batch.qo_lens = _lengths(metadata.indptr_values(host, "qo_indptr"))
-    _CHECKS[expected](batch, layout, num_kv_heads, validate=validate)
+    batch.qo_lens = intake.lengths(qo_indptr, "qo_indptr")
+    _TAKE[expected](batch, layout, num_kv_heads, intake)
     _set_bounds(batch, lengths)
-    offsets = offsets or Offsets()
-    for name, x in (("q_offset", offsets.q), ("k_offset", offsets.k)):
-        if x is not None:
-            metadata.index_tensor(x, name, batch.batch)
-            setattr(batch, name, x)
+    if offsets is not None:
+        for name, x in (("q_offset", offsets.q), ("k_offset", offsets.k)):
+            if x is not None:
+                setattr(batch, name, intake.index(x, name, batch.batch))
     if mask is not None:
-        _set_mask(batch, mask)
+        _set_mask(batch, mask, intake)
     return batch
 
 
-def _lengths(indptr: list[int]) -> list[int]:
-    return [b - a for a, b in pairwise(indptr)]
-
-
 def _set_bounds(batch: AttentionBatch, given: tuple[int | None, int | None]) -> None:
+    check_bounds(*given)
     for name, lens, bound in (
         ("max_qo_len", batch.qo_lens, given[0]),
         ("max_kv_len", batch.kv_lens, given[1]),
@@ -121,107 +186,127 @@ def _set_bounds(batch: AttentionBatch, given: tuple[int | None, int | None]) -> 
         setattr(batch, name, bound if longest is None else longest)
 
 
-def _paged(batch: AttentionBatch, layout: Paged, _: int, *, validate: bool) -> None:
-    kv: PagedKV = batch.kv  # type: ignore[assignment]
-    metadata.index_tensor(kv.indptr, "indptr", batch.batch + 1)
-    metadata.index_tensor(kv.indices, "indices", None)
-    metadata.index_tensor(kv.last_page_len, "last_page_len", batch.batch)
-    host_indptr = metadata.host_copy(kv.indptr, validate=validate)
-    host_last = metadata.host_copy(kv.last_page_len, validate=validate)
-    host_indices = metadata.host_copy(kv.indices, validate=validate)
-    if host_indices is not None:
-        metadata.in_range(host_indices, "indices", 0, None, "page ids")
-    if host_indptr is None or host_last is None:
+def _paged(batch: AttentionBatch, layout: Paged, _: int, intake: Intake) -> None:
+    given: PagedKV = batch.kv  # type: ignore[assignment]
+    indptr = intake.index(given.indptr, "indptr", batch.batch + 1)
+    indices = intake.index(given.indices, "indices", None)
+    last_page_len = intake.index(given.last_page_len, "last_page_len", batch.batch)
+    batch.kv = PagedKV(indptr, indices, last_page_len)
+    pages = intake.lengths(indptr, "indptr")
+    if pages is None:
         return
-    pages = _lengths(metadata.indptr_values(host_indptr, "indptr"))
-    if sum(pages) > kv.indices.numel():
+    total = sum(pages)
+    if total > indices.numel():
         check.fail(
-            f"indptr ends at {sum(pages)} but indices has {kv.indices.numel()} page ids; "
+            f"indptr ends at {total} but indices has {indices.numel()} page ids; "
             "give one id for every page"
         )
-    size, last = layout.page_size, host_last.tolist()
-    for b, (n, tokens) in enumerate(zip(pages, last, strict=True)):
-        low = 1 if n else 0
-        if not low <= tokens <= size:
+    ids = intake.host(indices)
+    if ids is not None and total:  # ids past the last page are nobody's
+        low, high = torch.aminmax(ids[:total])
+        if low.item() < 0:
+            metadata.in_range(ids[:total], "indices", 0, None, "page ids")
+        batch.max_page = int(high)
+    last = intake.host(last_page_len)
+    if last is not None:
+        batch.kv_lens = _paged_lens(pages, last.tolist(), layout.page_size)
+
+
+def _paged_lens(pages: list[int], last: list[int], size: int) -> list[int]:
+    usual = not pages or (0 not in pages and min(last) >= 1 and max(last) <= size)
+    for b, (n, tokens) in enumerate(() if usual else zip(pages, last, strict=True)):
+        low, high = (1, size) if n else (0, 0)
+        if not low <= tokens <= high:
+            accepted = f"1 to page_size={size}" if n else "0"
             check.fail(
-                f"last_page_len[{b}] is {tokens}, needs {low} to page_size={size} "
-                f"for a request of {n} pages"
+                f"last_page_len[{b}] is {tokens}, needs {accepted} for a request of {n} pages"
             )
-    batch.kv_lens = [(n - 1) * size + t if n else 0 for n, t in zip(pages, last, strict=True)]
+    return [(n - 1) * size + t if n else 0 for n, t in zip(pages, last, strict=True)]
 
 
-def _ragged(batch: AttentionBatch, layout: KVLayout, _: int, *, validate: bool) -> None:
-    kv: RaggedKV = batch.kv  # type: ignore[assignment]
-    metadata.index_tensor(kv.indptr, "indptr", batch.batch + 1)
-    host = metadata.host_copy(kv.indptr, validate=validate)
-    if host is not None:
-        batch.kv_lens = _lengths(metadata.indptr_values(host, "indptr"))
+def _ragged(batch: AttentionBatch, layout: KVLayout, _: int, intake: Intake) -> None:
+    given: RaggedKV = batch.kv  # type: ignore[assignment]
+    indptr = intake.index(given.indptr, "indptr", batch.batch + 1)
+    batch.kv = RaggedKV(indptr)
+    batch.kv_lens = intake.lengths(indptr, "indptr")
 
 
-def _block_sparse(
-    batch: AttentionBatch, layout: BlockSparse, heads: int, *, validate: bool
-) -> None:
+def _block_sparse(batch: AttentionBatch, layout: BlockSparse, heads: int, intake: Intake) -> None:
     kv: BlockSparseKV = batch.kv  # type: ignore[assignment]
-    _ragged(batch, layout, heads, validate=validate)
-    metadata.index_tensor(kv.block_indptr, "block_indptr", None)
-    metadata.index_tensor(kv.block_indices, "block_indices", None)
-    if kv.block_mask is not None:
-        check.dtype(kv.block_mask, "block_mask", (torch.bool,))
-        check.shape(kv.block_mask, "block_mask", (kv.block_indices.numel(), layout.r, layout.c))
-    indptr = metadata.host_copy(kv.block_indptr, validate=validate)
-    indices = metadata.host_copy(kv.block_indices, validate=validate)
-    if indptr is None or batch.qo_lens is None or batch.kv_lens is None:
+    indptr = intake.index(kv.indptr, "indptr", batch.batch + 1)
+    batch.kv_lens = intake.lengths(indptr, "indptr")
+    block_indptr = intake.index(kv.block_indptr, "block_indptr", None)
+    block_indices = intake.index(kv.block_indices, "block_indices", None)
+    mask = kv.block_mask
+    if mask is not None:
+        shape = (block_indices.numel(), layout.r, layout.c)
+        mask = intake.array(mask, "block_mask", (torch.bool,), shape)
+    batch.kv = BlockSparseKV(indptr, block_indptr, block_indices, mask)
+    counts = intake.lengths(block_indptr, "block_indptr")
+    if counts is None or batch.qo_lens is None:
         return
-    counts = _lengths(metadata.indptr_values(indptr, "block_indptr"))
     rows = [-(-n // layout.r) for n in batch.qo_lens]
     if len(counts) != sum(rows):
         check.fail(
             f"block_indptr has {len(counts)} block rows, needs {sum(rows)} "
             f"(ceil(qo_len / {layout.r}) summed over the requests)"
         )
-    if sum(counts) != kv.block_indices.numel():
+    if sum(counts) != block_indices.numel():
         check.fail(
             f"block_indptr ends at {sum(counts)}, but block_indices has "
-            f"{kv.block_indices.numel()} entries"
+            f"{block_indices.numel()} entries"
         )
-    if indices is None:
-        return
-    start = row = 0
-    for b, n in enumerate(rows):
-        stop = start + sum(counts[row : row + n])
-        blocks = -(-batch.kv_lens[b] // layout.c)
-        what = f"key blocks of request {b}"
-        metadata.in_range(indices[start:stop], "block_indices", 0, blocks, what)
-        start, row = stop, row + n
+    found = intake.host(block_indices)
+    if found is not None and batch.kv_lens is not None:
+        _check_block_ids(found, counts, rows, [-(-n // layout.c) for n in batch.kv_lens])
 
 
-def _variable(batch: AttentionBatch, layout: KVLayout, heads: int, *, validate: bool) -> None:
-    kv: VariableBlockKV = batch.kv  # type: ignore[assignment]
+def _check_block_ids(ids: Tensor, counts: list[int], rows: list[int], blocks: list[int]) -> None:
+    """Each id against the number of key blocks of its request: one limit for every id, at once."""
+    limits, per_row, per_id = (
+        torch.tensor(x, dtype=torch.int64, device="cpu") for x in (blocks, rows, counts)
+    )
+    limits = limits.repeat_interleave(per_row).repeat_interleave(per_id)
+    bad = (ids < 0) | (ids >= limits)
+    if bad.any():
+        at = int(bad.nonzero()[0])
+        check.fail(
+            f"block_indices[{at}] is {int(ids[at])}, but its request has {int(limits[at])} key "
+            "blocks; they are counted from 0"
+        )
+
+
+def _variable(batch: AttentionBatch, layout: KVLayout, heads: int, intake: Intake) -> None:
+    given: VariableBlockKV = batch.kv  # type: ignore[assignment]
     if batch.batch != 1:
         check.fail(f"variable blocks take one request, qo_indptr has {batch.batch}")
-    check.dtype(kv.block_map, "block_map", (torch.bool,))
-    check.shape(kv.block_map, "block_map", (heads, "MB", "NB"))
-    for name, x, n in (
-        ("row_sizes", kv.row_sizes, kv.block_map.shape[1]),
-        ("col_sizes", kv.col_sizes, kv.block_map.shape[2]),
-    ):
-        check.dtype(x, name, (torch.int32,))
-        check.shape(x, name, (heads, n))
-        host = metadata.host_copy(x, validate=validate)
-        if host is None:
-            continue
-        if (host < 0).any():
-            check.fail(f"{name} has negative sizes; needs >= 0")
-        sums = host.sum(1).tolist()
-        if len(set(sums)) > 1:
-            check.fail(f"{name} sums to {sums} over the heads; every head must cover all tokens")
-        if name == "col_sizes":
-            batch.kv_lens = sums[:1]
-        elif batch.qo_lens is not None and sums[:1] != batch.qo_lens:
-            check.fail(f"row_sizes sums to {sums[0]}, but the request has {batch.qo_lens[0]} rows")
+    block_map = intake.array(given.block_map, "block_map", (torch.bool,), (heads, "MB", "NB"))
+    int32, (_, rows, cols) = (torch.int32,), block_map.shape
+    kv = VariableBlockKV(
+        intake.array(given.row_sizes, "row_sizes", int32, (heads, rows)),
+        intake.array(given.col_sizes, "col_sizes", int32, (heads, cols)),
+        block_map,
+    )
+    batch.kv = kv
+    queries = _covered(intake.host(kv.row_sizes), "row_sizes")
+    batch.kv_lens = _covered(intake.host(kv.col_sizes), "col_sizes")
+    if queries is not None and batch.qo_lens is not None and queries != batch.qo_lens:
+        check.fail(f"row_sizes sums to {queries[0]}, but the request has {batch.qo_lens[0]} rows")
 
 
-_CHECKS: dict[type[KVMetadata], Callable[..., None]] = {
+def _covered(sizes: Tensor | None, name: str) -> list[int] | None:
+    """How many tokens the sizes of every head cover, as the only element of a list."""
+    if sizes is None:
+        return None
+    if (sizes < 0).any():
+        check.fail(f"{name} has negative sizes; needs >= 0")
+    sums: list[int] = sizes.sum(1).tolist()
+    if len(set(sums)) > 1:
+        check.fail(f"{name} sums to {sums} over the heads; every head must cover all tokens")
+    return sums[:1]
+
+
+_TAKE: dict[type[KVMetadata], Callable[..., None]] = {
     PagedKV: _paged,
     RaggedKV: _ragged,
     BlockSparseKV: _block_sparse,
@@ -229,13 +314,12 @@ _CHECKS: dict[type[KVMetadata], Callable[..., None]] = {
 }
 
 
-def _set_mask(batch: AttentionBatch, mask: Tensor | Sequence[Tensor]) -> None:
+def _set_mask(batch: AttentionBatch, mask: Tensor | Sequence[Tensor], intake: Intake) -> None:
     if not isinstance(mask, Tensor):
         mask = _flatten(batch, mask)
-    check.dtype(mask, "mask", (torch.bool, torch.uint8))
-    if mask.dim() != 1:
-        check.shape(mask, "mask", ("sum(qo_len * kv_len)",))
-    batch.mask, batch.mask_packed = mask, mask.dtype == torch.uint8
+    accepted = (torch.bool, torch.uint8)
+    batch.mask = intake.array(mask, "mask", accepted, ("sum(qo_len * kv_len)",))
+    batch.mask_packed = mask.dtype == torch.uint8
     if batch.qo_lens is None or batch.kv_lens is None:
         return
     sizes = [n * m for n, m in zip(batch.qo_lens, batch.kv_lens, strict=True)]
@@ -250,12 +334,16 @@ def _set_mask(batch: AttentionBatch, mask: Tensor | Sequence[Tensor]) -> None:
 
 
 def _flatten(batch: AttentionBatch, masks: Sequence[Tensor]) -> Tensor:
+    if not isinstance(masks, (list, tuple)):
+        check.fail(f"mask is a {type(masks).__name__}, needs a tensor or a list of 2-D tensors")
     if len(masks) != batch.batch:
         check.fail(f"mask lists {len(masks)} tensors, needs one for each of {batch.batch} requests")
     if not masks:
-        return torch.zeros(0, dtype=torch.bool)
+        return torch.zeros(0, dtype=torch.bool, device="cpu")
     for b, m in enumerate(masks):
+        check.is_tensor(m, f"mask[{b}]")
         check.dtype(m, f"mask[{b}]", (torch.bool,))
         if batch.qo_lens is not None and batch.kv_lens is not None:
             check.shape(m, f"mask[{b}]", (batch.qo_lens[b], batch.kv_lens[b]))
+        check.device(m, f"mask[{b}]", masks[0].device, "mask[0]")
     return torch.cat([m.reshape(-1) for m in masks])

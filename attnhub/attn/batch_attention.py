@@ -13,7 +13,7 @@ from attnhub.attn import inputs
 from attnhub.attn.batch import AttentionBatch, Offsets
 from attnhub.attn.inputs import NO_PARAMS, NO_SCALES
 from attnhub.attn.kv import DTypes, GraphLimits, KVLayout, KVMetadata, Paged, Ragged, Scales, dims
-from attnhub.attn.planned import PlannedBatch
+from attnhub.attn.planned import NOT_PLANNED, PlannedBatch
 from attnhub.attn.problem import AttentionProblem, dtype_names, kv_facts
 from attnhub.core import check, functional, handles
 from attnhub.errors import NotPlanned
@@ -71,6 +71,8 @@ class BatchAttention(PlannedBatch):
         backend: str = "",
     ) -> None:
         inputs.group(num_qo_heads, num_kv_heads)
+        if not isinstance(variant, Variant):
+            check.fail(f"variant is a {type(variant).__name__}, needs attnhub.Variant(...)")
         dim_qk, dim_vo = dims(head_dim)
         q, kv_dtype, out = dtype_names(dtype)
         facts: dict[str, Any] = {
@@ -121,28 +123,31 @@ class BatchAttention(PlannedBatch):
             k_offset: int32 ``[batch]``, RoPE position of its first key (default 0).
             max_qo_len: upper bound, where the metadata are on the device.
             max_kv_len: likewise.
-            params: run-time parameters of the variant that hold for every ``run()``.
+            params: run-time parameters of the variant that hold for every ``run()``, all or some.
             validate: check device metadata by value too (a synchronisation).
 
         Raises:
             InvalidArgument: metadata that contradict themselves or the constructor.
             BackendUnsupported, NoBackend: with the table of reasons.
         """
-        device = self._resolve_device(qo_indptr)
+        intake = self._intake(qo_indptr, kv_metadata, validate=validate)
         batch = batches.build(
             qo_indptr,
             kv_metadata,
             self._kv,
+            intake=intake,
+            num_kv_heads=self._heads[1],
             mask=mask,
             offsets=Offsets(q=q_offset, k=k_offset),
             lengths=(max_qo_len, max_kv_len),
-            num_kv_heads=self._heads[1],
-            validate=validate,
         )
         if self._variant.rope is None and (q_offset is not None or k_offset is not None):
             check.fail("q_offset/k_offset are RoPE positions; this variant has no rope")
-        batch.params = params or NO_PARAMS
-        self._take(batch, device)
+        if params is not None:
+            heads = self._heads[0]
+            inputs.params(params, self._variant, heads, intake.device, complete=False)
+        batch.params = dict(params) if params else NO_PARAMS
+        self._take(batch, intake.device)
 
     def _batch_facts(self, batch: AttentionBatch) -> dict[str, Any]:
         return {
@@ -206,7 +211,9 @@ class BatchAttention(PlannedBatch):
                 those past the batch come out as zeros.
             kv: cache tensor or (K, V) as the constructor's ``kv`` describes.
             scales: what stored q, k and v are multiplied by.
-            params: run-time parameters of the variant, over those given to ``plan()``.
+            params: run-time parameters of the variant, over those given to ``plan()``. Compiled
+                code is compiled anew for each value of a Python number: give what changes from
+                step to step as a 0-d tensor.
             out: ``[tokens, num_qo_heads, head_dim_vo]`` to write to.
             return_lse: also return the natural-log LSE, float32 ``[tokens, num_qo_heads]``.
 
@@ -214,35 +221,40 @@ class BatchAttention(PlannedBatch):
             NotPlanned: ``plan()`` was not called.
             InvalidArgument: tensors that do not fit the constructor or the plan.
         """
-        k, v = inputs.split_cache(kv)
+        if not isinstance(q, Tensor):
+            check.is_tensor(q, "q")
         if out is None:
-            shape = (q.shape[0], self._heads[0], self._dims[1])
+            shape = (*q.shape[:1], self._heads[0], self._dims[1])
             out = torch.empty(shape, dtype=self._dtypes[2], device=q.device)
+        elif not isinstance(out, Tensor):
+            check.is_tensor(out, "out")
         lse = q.new_empty(q.shape[:2], dtype=torch.float32) if return_lse else None
         if torch.compiler.is_compiling():
-            flat = inputs.flatten(scales, params, self._variant)
-            _run_op(q, k, v, out, lse, *flat, self._handle)
+            k, v = inputs.split_cache(kv, self._kv)
+            check.no_grad(q, k, v)  # the op itself sees tensors without their history
+            _run_op(q, k, v, out, lse, *inputs.flatten(scales, params), self._handle)
         else:
-            self._execute(q, k, v, out, lse, scales, params)
+            self._execute(q, kv, out, lse, scales, params)
         return out if lse is None else (out, lse)
 
     def _execute(
         self,
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        kv: Tensor | tuple[Tensor, Tensor],
         out: Tensor,
         lse: Tensor | None,
         scales: Scales,
         params: Mapping[str, Tensor | float],
     ) -> None:
         if self._run is None:
-            raise NotPlanned("run() before plan(): call plan(qo_indptr, kv_metadata) first")
+            raise NotPlanned(NOT_PLANNED)
+        k, v = inputs.split_cache(kv, self._kv)
         facts = (
             q.shape, q.stride(), q.dtype, q.device,
             k.shape, k.stride(), k.dtype, k.device,
-            v.shape, v.stride(), v.dtype, v.device,
             out.shape, out.stride(), out.dtype, out.device, lse is None,
+            # K and V of one cache have equal facts.
+            None if kv.__class__ is Tensor else (v.shape, v.stride(), v.dtype, v.device),
             torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
         )  # fmt: skip
         if facts not in self._seen:
@@ -251,8 +263,10 @@ class BatchAttention(PlannedBatch):
         if scales is not NO_SCALES:
             inputs.scales(scales, *self._heads, q.device)
         planned = self._batch.params  # type: ignore[union-attr]
-        if params or planned or self._variant.params:
-            params = inputs.params({**planned, **params}, self._variant, self._heads[0], q.device)
+        if params is not NO_PARAMS or planned or self._variant.params:
+            inputs.mapping(params)
+            params = {**planned, **params}
+            inputs.params(params, self._variant, self._heads[0], q.device)
         self._run(q, k, v, out, lse, None, scales, params)
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> None:
@@ -302,14 +316,14 @@ class BatchAttention(PlannedBatch):
 
 
 def _run_flat(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, *rest: Any) -> None:
-    owner: BatchAttention = handles.get(rest[-1])
-    scales, params = inputs.unflatten(rest[:4], owner._variant)  # noqa: SLF001
-    owner._execute(q, k, v, out, lse, scales, params)  # noqa: SLF001
+    *flat, handle = rest
+    owner: BatchAttention = handles.get(handle)
+    owner._execute(q, (k, v), out, lse, *inputs.unflatten(*flat))  # noqa: SLF001 - its other door
 
 
 _run_op = functional.define(
     "attention_run",
     "(Tensor q, Tensor k, Tensor v, Tensor(a!) out, Tensor(b!)? lse, Tensor?[] scale_tensors, "
-    "float[] scale_values, Tensor[] tensors, float[] scalars, int handle) -> ()",
+    "float[] scale_values, str[] names, Tensor[] tensors, Scalar[] numbers, int handle) -> ()",
     _run_flat,
 )

@@ -38,12 +38,7 @@ class GraphBuffers:
         self._offsets = [ints(limits.max_batch), ints(limits.max_batch)] if limits.offsets else []
 
     def fill(self, batch: AttentionBatch) -> AttentionBatch:
-        """Copy a batch in, padded with empty requests, and return it at the fixed addresses.
-
-        Raises:
-            InvalidArgument: the batch passes one of the limits.
-        """
-        self._check(batch)
+        """Copy a checked batch in, padded with empty requests; return it at the fixed addresses."""
         self._indptr(self._qo_indptr, batch.qo_indptr)
         if isinstance(self._kv, PagedKV) and isinstance(batch.kv, PagedKV):
             self._indptr(self._kv.indptr, batch.kv.indptr)
@@ -55,11 +50,16 @@ class GraphBuffers:
         if batch.mask is not None:
             self._prefix(self._mask, batch.mask)
         q_offset, k_offset = self._fill_offsets(batch)
+        empty = [0] * (self.limits.max_batch - batch.batch)
         return replace(
             batch,
             batch=self.limits.max_batch,
             qo_indptr=self._qo_indptr,
             kv=self._kv,
+            qo_lens=None if batch.qo_lens is None else batch.qo_lens + empty,
+            kv_lens=None if batch.kv_lens is None else batch.kv_lens + empty,
+            max_qo_len=_either(batch.max_qo_len, self.limits.max_qo_len),
+            max_kv_len=_either(batch.max_kv_len, self.limits.max_kv_len),
             mask=None if batch.mask is None else self._mask,
             q_offset=q_offset,
             k_offset=k_offset,
@@ -73,6 +73,8 @@ class GraphBuffers:
             kv=self._kv,
             mask=self._mask if self.limits.max_mask_bytes else None,
             mask_packed=self.limits.max_mask_bytes > 0,
+            max_qo_len=self.limits.max_qo_len,
+            max_kv_len=self.limits.max_kv_len,
             q_offset=self._offsets[0] if self._offsets else None,
             k_offset=self._offsets[1] if self._offsets else None,
         )
@@ -95,20 +97,29 @@ class GraphBuffers:
         if n < buffer.numel():
             buffer[n:] = buffer[n - 1]
 
-    def _check(self, batch: AttentionBatch) -> None:
+    def check(self, batch: AttentionBatch) -> None:
+        """Refuse a batch that the buffers cannot take, before anything is overwritten.
+
+        Raises:
+            InvalidArgument: the batch passes one of the limits, or has other kinds of metadata.
+        """
         limits = self.limits
         pages = batch.kv.indices.numel() if isinstance(batch.kv, PagedKV) else 0
         mask_bytes = 0 if batch.mask is None else batch.mask.numel()
         for name, value, limit in (
             ("batch", batch.batch, limits.max_batch),
-            ("qo_tokens", batch.num_tokens or 0, limits.max_qo_tokens),
+            ("qo_tokens", batch.num_tokens, limits.max_qo_tokens),
             ("pages", pages, limits.max_pages),
             ("mask_bytes", mask_bytes, limits.max_mask_bytes),
+            ("qo_len", batch.max_qo_len, limits.max_qo_len),
+            ("kv_len", batch.max_kv_len, limits.max_kv_len),
         ):
-            if value > limit:
+            if value is not None and limit is not None and value > limit:
                 check.fail(f"{name} is {value}, past GraphLimits(max_{name}={limit}); raise it")
         if batch.mask is not None and not batch.mask_packed:
             check.fail("graph mode takes a packed mask; use attnhub.quantization.segment_packbits")
+        if batch.mask is not None and not limits.max_mask_bytes:
+            check.fail("this graph was made without a mask; give GraphLimits(max_mask_bytes=...)")
         # A captured graph goes on reading what it was captured with, so all plans have the same.
         if limits.max_mask_bytes and batch.mask is None:
             check.fail("GraphLimits(max_mask_bytes=...) captures a mask: give one to every plan()")
@@ -116,3 +127,7 @@ class GraphBuffers:
         if given != (limits.offsets, limits.offsets):
             need = "both to every plan()" if limits.offsets else "GraphLimits(offsets=True)"
             check.fail(f"graph mode with offsets={limits.offsets}: q_offset/k_offset need {need}")
+
+
+def _either(known: int | None, limit: int | None) -> int | None:
+    return limit if known is None else known

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from attnhub.attn.kv import Scales
+from attnhub.attn.kv import KVLayout, Paged, Scales
 from attnhub.core import check
 from attnhub.errors import InvalidArgument
 from attnhub.variant import ParamSpec, Variant
@@ -22,6 +22,8 @@ def scales(given: Scales, num_qo_heads: int, num_kv_heads: int, device: torch.de
     Raises:
         InvalidArgument: another shape, dtype or device.
     """
+    if not isinstance(given, Scales):
+        check.fail(f"scales is a {type(given).__name__}, needs Scales(q=..., k=..., v=...)")
     for name, heads in (("q", num_qo_heads), ("k", num_kv_heads), ("v", num_kv_heads)):
         value = getattr(given, name)
         scale(value, f"scales.{name}", heads)
@@ -42,38 +44,55 @@ def scale(value: Tensor | float, name: str, heads: int | None = None) -> None:
 
 
 def params(
-    given: Mapping[str, Tensor | float], variant: Variant, num_qo_heads: int, device: torch.device
+    given: Mapping[str, Tensor | float],
+    variant: Variant,
+    num_qo_heads: int,
+    device: torch.device,
+    *,
+    complete: bool = True,
 ) -> Mapping[str, Tensor | float]:
-    """Check that exactly the run-time parameters that the variant names are there.
+    """Check run-time parameters: each that the variant names and no other.
+
+    With ``complete=False`` some may be missing, as in ``plan()``.
 
     Raises:
         InvalidArgument: one is missing, unknown, or of the wrong rank, dtype or device.
     """
+    mapping(given)
     specs = {spec.name: spec for spec in variant.params}
-    missing = [str(spec) for name, spec in specs.items() if name not in given]
-    unknown = [name for name in given if name not in specs]
-    if missing or unknown:
+    missing = complete and any(name not in given for name in specs)
+    if missing or any(name not in specs for name in given):
         asked = ", ".join(map(str, specs.values())) or "none"
         check.fail(
-            f"params has {', '.join(given) or 'nothing'}; this variant takes exactly: {asked}"
+            f"params has {', '.join(map(str, given)) or 'nothing'}; "
+            f"this variant takes exactly: {asked}"
         )
-    for name, spec in specs.items():
-        _param(given[name], spec, device)
-        value = given[name]
+    for name, value in given.items():
+        _param(value, specs[name], device)
         per_head = name in ("alibi_slopes", "sinks")
         if per_head and isinstance(value, Tensor) and value.numel() != num_qo_heads:
             check.fail(f"params[{name!r}] has {value.numel()} elements, needs [{num_qo_heads}]")
     return given
 
 
+def mapping(given: Mapping[str, Tensor | float]) -> None:
+    """Require a mapping of run-time parameters."""
+    if not isinstance(given, Mapping):
+        check.fail(f"params is a {type(given).__name__}, needs a dict of names to values")
+
+
 def _param(value: Tensor | float, spec: ParamSpec, device: torch.device) -> None:
     name = f"params[{spec.name!r}]"
-    if spec.kind == "scalar":
-        if isinstance(value, Tensor) or not isinstance(value, (int, float)):
-            check.fail(f"{name} is a {type(value).__name__}, needs a number")
-        return
     if not isinstance(value, Tensor):
-        check.fail(f"{name} is a {type(value).__name__}, needs a {spec.dtype} tensor")
+        if spec.kind == "tensor":
+            check.fail(f"{name} is a {type(value).__name__}, needs a {spec.dtype} tensor")
+        whole = spec.dtype == "int32"
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            number = "an integer" if whole else "a number"
+            check.fail(
+                f"{name} is a {type(value).__name__}, needs {number} or a 0-d {spec.dtype} tensor"
+            )
+        return
     check.dtype(value, name, (check.dtype_of(spec.dtype),))
     if value.dim() != spec.ndim:
         check.fail(f"{name} has {value.dim()} dimensions, needs {spec.ndim}")
@@ -81,36 +100,56 @@ def _param(value: Tensor | float, spec: ParamSpec, device: torch.device) -> None
 
 
 def flatten(
-    given: Scales, values: Mapping[str, Tensor | float], variant: Variant
-) -> tuple[list[Tensor | None], list[float], list[Tensor], list[float]]:
-    """Scales and parameters as a torch op takes them; :func:`unflatten` is the inverse."""
-    named = [values[spec.name] for spec in variant.params]
+    given: Scales, values: Mapping[str, Tensor | float]
+) -> tuple[list[Tensor | None], list[float], list[str], list[Tensor], list[float]]:
+    """Scales and parameters as a torch op takes them; :func:`unflatten` is the inverse.
+
+    Parameters go by their names, tensors first: none is dropped that the op does not know.
+    """
+    if not isinstance(given, Scales):
+        check.fail(f"scales is a {type(given).__name__}, needs Scales(q=..., k=..., v=...)")
+    mapping(values)
+    tensors = [name for name, value in values.items() if isinstance(value, Tensor)]
+    numbers = [name for name in values if name not in tensors]
+    for name in numbers:
+        if not isinstance(values[name], (int, float)):
+            kind = type(values[name]).__name__
+            check.fail(f"params[{name!r}] is a {kind}, needs a number or a tensor")
     return (
-        *split_scales(given.q, given.k, given.v),
-        [p for p in named if isinstance(p, Tensor)],
-        [float(p) for p in named if not isinstance(p, Tensor)],
+        *split_scales(q=given.q, k=given.k, v=given.v),
+        [*tensors, *numbers],
+        [values[name] for name in tensors],  # type: ignore[misc]
+        [values[name] for name in numbers],  # type: ignore[misc]
     )
 
 
 def unflatten(
-    flat: tuple[Sequence[Tensor | None], Sequence[float], Sequence[Tensor], Sequence[float]],
-    variant: Variant,
+    scale_tensors: Sequence[Tensor | None],
+    scale_values: Sequence[float],
+    names: Sequence[str],
+    tensors: Sequence[Tensor],
+    numbers: Sequence[float],
 ) -> tuple[Scales, Mapping[str, Tensor | float]]:
     """Scales and parameters from what a torch op was given."""
-    scale_tensors, scale_values, tensors, scalars = flat
-    tensor, scalar = iter(tensors), iter(scalars)
-    named: dict[str, Tensor | float] = {}
-    for spec in variant.params:
-        value = next(tensor) if spec.kind == "tensor" else next(scalar)
-        named[spec.name] = int(value) if spec.dtype == "int32" and spec.kind == "scalar" else value
+    values: list[Tensor | float] = [*tensors, *numbers]
+    named = dict(zip(names, values, strict=True))
     return Scales(*join_scales(scale_tensors, scale_values)), named
 
 
-def split_scales(*scales: Tensor | float) -> tuple[list[Tensor | None], list[float]]:
-    """Scales as a torch op takes them; :func:`join_scales` is the inverse."""
+def split_scales(**scales: Tensor | float) -> tuple[list[Tensor | None], list[float]]:
+    """Named scales as a torch op takes them; :func:`join_scales` is the inverse.
+
+    Raises:
+        InvalidArgument: one is neither a tensor nor a number, so that no op could take it.
+    """
+    for name, value in scales.items():
+        if not isinstance(value, (Tensor, int, float)):
+            check.fail(
+                f"scales.{name} is a {type(value).__name__}, needs a number or a float32 tensor"
+            )
     return (
-        [s if isinstance(s, Tensor) else None for s in scales],
-        [1.0 if isinstance(s, Tensor) else float(s) for s in scales],
+        [s if isinstance(s, Tensor) else None for s in scales.values()],
+        [1.0 if isinstance(s, Tensor) else float(s) for s in scales.values()],
     )
 
 
@@ -132,9 +171,13 @@ def group(num_qo_heads: int, num_kv_heads: int) -> None:
         )
 
 
-def split_cache(kv: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """K and V from a (K, V) tuple or from one cache tensor whose dimension 1 is [K, V]."""
+def split_cache(kv: Tensor | tuple[Tensor, Tensor], layout: KVLayout) -> tuple[Tensor, Tensor]:
+    """K and V from a (K, V) tuple or from one paged cache tensor whose dimension 1 is [K, V]."""
     if isinstance(kv, Tensor):
+        if not isinstance(layout, Paged):
+            check.fail(
+                f"kv is one tensor of shape {list(kv.shape)}, but kv={layout} takes a tuple (k, v)"
+            )
         if kv.dim() != 5 or kv.shape[1] != 2:
             check.fail(
                 f"kv has shape {list(kv.shape)}, needs [pages, 2, page_size, kv_heads, dim] "
@@ -144,4 +187,6 @@ def split_cache(kv: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return k, v
     if not isinstance(kv, (tuple, list)) or len(kv) != 2:
         check.fail(f"kv is a {type(kv).__name__}, needs one cache tensor or a tuple (k, v)")
+    for name, x in zip("kv", kv, strict=True):
+        check.is_tensor(x, name)
     return kv[0], kv[1]

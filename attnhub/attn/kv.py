@@ -24,10 +24,18 @@ def _check_layout(layout: str) -> None:
         raise InvalidArgument(f"layout={layout!r}: use 'NHD' ([.., len, heads, dim]) or 'HND'")
 
 
-def _check_positive(**values: int) -> None:
+def check_least(least: int, **values: object) -> None:
+    """Require integers that are at least ``least``."""
     for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidArgument(f"{name}={value!r}: needs an integer >= 1")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise InvalidArgument(f"{name}={value!r}: needs an integer >= {least}")
+
+
+def check_bounds(max_qo_len: object, max_kv_len: object) -> None:
+    """Check upper bounds of lengths, each of which may be None."""
+    for name, value in (("max_qo_len", max_qo_len), ("max_kv_len", max_kv_len)):
+        if value is not None:
+            check_least(0, **{name: value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class Paged:
     layout: str = "NHD"
 
     def __post_init__(self) -> None:
-        _check_positive(page_size=self.page_size)
+        check_least(1, page_size=self.page_size)
         _check_layout(self.layout)
 
 
@@ -65,7 +73,7 @@ class BlockSparse:
     layout: str = "NHD"
 
     def __post_init__(self) -> None:
-        _check_positive(r=self.r, c=self.c)
+        check_least(1, r=self.r, c=self.c)
         _check_layout(self.layout)
 
 
@@ -161,6 +169,8 @@ class GraphLimits:
     """Upper bounds that let ``plan()`` refill fixed buffers between replays of a CUDA graph.
 
     ``max_mask_bytes`` reserves room for a packed custom mask, ``offsets`` for q_offset/k_offset.
+    ``max_qo_len`` and ``max_kv_len`` bound the longest request, None if unknown: ``max_qo_len=1``
+    says that only decode will be replayed, which chooses the backend and its grid.
     """
 
     max_batch: int
@@ -168,12 +178,15 @@ class GraphLimits:
     max_pages: int = 0
     max_mask_bytes: int = 0
     offsets: bool = False
+    max_qo_len: int | None = None
+    max_kv_len: int | None = None
 
     def __post_init__(self) -> None:
-        _check_positive(max_batch=self.max_batch, max_qo_tokens=self.max_qo_tokens)
-        for name in ("max_pages", "max_mask_bytes"):
-            if getattr(self, name) < 0:
-                raise InvalidArgument(f"{name}={getattr(self, name)}: needs an integer >= 0")
+        check_least(1, max_batch=self.max_batch, max_qo_tokens=self.max_qo_tokens)
+        check_least(0, max_pages=self.max_pages, max_mask_bytes=self.max_mask_bytes)
+        check_bounds(self.max_qo_len, self.max_kv_len)
+        if not isinstance(self.offsets, bool):
+            raise InvalidArgument(f"offsets={self.offsets!r}: give True or False")
 
 
 def dims(head_dim: int | Sequence[int]) -> tuple[int, int]:
@@ -181,5 +194,5 @@ def dims(head_dim: int | Sequence[int]) -> tuple[int, int]:
     pair = (head_dim, head_dim) if isinstance(head_dim, int) else tuple(head_dim)
     if len(pair) != 2:
         raise InvalidArgument(f"head_dim={head_dim!r}: give one integer, or (qk, vo)")
-    _check_positive(head_dim_qk=pair[0], head_dim_vo=pair[1])
+    check_least(1, head_dim_qk=pair[0], head_dim_vo=pair[1])
     return pair[0], pair[1]

@@ -57,9 +57,15 @@ class Sizes:
             assumed=f"{', '.join(unknown)} unknown, small values assumed" if unknown else "",
         )
 
-    def seen(self, *, causal: bool) -> float:
-        """The share of the products that a mask leaves: half of a causal square."""
-        return 0.5 if causal and self.qo_len == self.kv_len > 1 else 1.0
+    def pairs(self, left: int = -1, *, causal: bool) -> float:
+        """Pairs of a query and a key that it sees: half of a causal square.
+
+        No query sees more than the longest request's keys, nor any key more than the longest
+        request's queries: of decode with one long request among short ones, all keys once.
+        """
+        all_pairs = min(self.tokens * self.kv_len, self.qo_len * self.kv_tokens)
+        pairs = all_pairs * (0.5 if causal and self.qo_len == self.kv_len > 1 else 1.0)
+        return pairs if left < 0 else min(pairs, float(self.tokens * (left + 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +123,8 @@ class AttentionProblem(Problem):
             _refuse_twice(facts, "kv", "layout", "page_size", "block")
             facts.update(kv_facts(facts["kv"]))
         if "variant" in facts:
+            if not isinstance(facts["variant"], Variant):
+                raise InvalidArgument(f"variant={facts['variant']!r}: give attnhub.Variant(...)")
             features = facts["variant"].features
             if facts.setdefault("features", features) != features:
                 raise InvalidArgument("variant and features disagree; give the variant alone")
@@ -131,17 +139,44 @@ class AttentionProblem(Problem):
         """FLOPs of both products (half under a causal square) and bytes of Q, K, V and O."""
         n = Sizes.of(self.extent)
         dim = self.head_dim_qk + self.head_dim_vo
-        left = self.variant.band[0]
-        per_query = n.kv_len if left < 0 else min(n.kv_len, left + 1)
-        pairs = n.tokens * per_query * n.seen(causal="causal" in self.features)
+        pairs = n.pairs(self.variant.band[0], causal="causal" in self.features)
+        query, row = (
+            self.head_dim_qk * BYTES[self.q_dtype],
+            self.head_dim_vo * BYTES[self.out_dtype],
+        )
         return Work(
             flops=2.0 * pairs * self.num_qo_heads * dim,
             bytes=float(
                 n.kv_tokens * self.num_kv_heads * dim * BYTES[self.kv_dtype]
-                + n.tokens * self.num_qo_heads * dim * BYTES[self.q_dtype]
+                + n.tokens * self.num_qo_heads * (query + row)
             ),
             assumed=n.assumed,
+            fp8=self.q_dtype in FP8 and self.kv_dtype in FP8,
         )
+
+    def validate(self) -> None:
+        """Refuse heads that do not divide, and pages or blocks where K/V have none."""
+        if self.num_qo_heads % self.num_kv_heads:
+            raise InvalidArgument(
+                f"num_qo_heads={self.num_qo_heads} is no multiple of "
+                f"num_kv_heads={self.num_kv_heads}"
+            )
+        for name, kind in (("page_size", "paged"), ("block", "block_sparse")):
+            if (getattr(self, name) is not None) != (self.kv == kind):
+                raise InvalidArgument(
+                    f"kv={self.kv!r} with {name}={getattr(self, name)}: "
+                    f"give {name} with kv={kind!r}, and with no other"
+                )
+        if self.kv == "dense":
+            if self.mask == "packed":
+                raise InvalidArgument("kv='dense' with mask='packed': dense masks are bool")
+            for name in ("layout", "offsets", "graph", "metadata"):
+                default = type(self).__dataclass_fields__[name].default
+                if getattr(self, name) != default:
+                    raise InvalidArgument(
+                        f"kv='dense' with {name}={getattr(self, name)!r}: a call of dense tensors "
+                        f"has no {name}; leave it out"
+                    )
 
 
 def _refuse_twice(facts: dict[str, Any], short: str, *fields: str) -> None:

@@ -6,7 +6,8 @@ never done by ``plan()`` itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -75,6 +76,20 @@ def requests(
             q_offset=None if q_offset is None else q_offset[b],
             k_offset=0 if k_offset is None else k_offset[b],
         )
+
+
+def write(found: Sequence[tuple[Tensor, Tensor]], out: Tensor, lse: Tensor | None) -> None:
+    """Outputs and LSE of all requests in order; rows that no request owns see no key."""
+    at = 0
+    for o, s in found:
+        rows = slice(at, at + o.shape[0])
+        out[rows] = o.to(out.dtype)
+        if lse is not None:
+            lse[rows] = s.float()
+        at = rows.stop
+    out[at:] = 0.0
+    if lse is not None:
+        lse[at:] = -math.inf
 
 
 def _gather(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attnhub.backends.contracts import CONTRACTS
 from attnhub.plugin import (
     AnyValue,
     Backend,
@@ -87,6 +88,7 @@ def _ops() -> list[Op]:
             problem=f"attnhub.{family}.problem:{problem}",
             workloads=f"attnhub.{family}.workloads:{op}",
             compare=compare,
+            contracts=CONTRACTS[f"{family}.{op}"],
         )
         for family, ops in _OPS.items()
         for op, (problem, compare, summary) in ops.items()
@@ -113,6 +115,7 @@ _ATTENTION = Op(
     summary="attention over dense, ragged, paged and block-sparse K/V",
     problem="attnhub.attn.problem:AttentionProblem",
     workloads="attnhub.attn.workloads:attention",
+    contracts=CONTRACTS["attention"],
 )
 
 _MLA = Op(
@@ -120,6 +123,7 @@ _MLA = Op(
     summary="multi-head latent attention over a paged latent cache",
     problem="attnhub.mla.problem:MLAProblem",
     workloads="attnhub.mla.workloads:mla",
+    contracts=CONTRACTS["mla"],
 )
 
 
@@ -189,6 +193,11 @@ _VARLEN = Capability(
             when={"head_dim_qk": AnyValue()},
             then={"head_dim_vo": SameAs("head_dim_qk")},
             why="torch's varlen kernel takes one head dimension",
+        ),
+        Rule(
+            when={"q_dtype": AnyValue()},
+            then={"out_dtype": SameAs("q_dtype")},
+            why="torch's varlen kernel rounds its output to the dtype of q",
         ),
     ),
 )

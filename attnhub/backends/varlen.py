@@ -1,4 +1,8 @@
-"""``torch_varlen``: ragged batches by torch's own FlashAttention, one launch a batch."""
+"""``torch_varlen``: ragged batches by torch's own FlashAttention, one launch a batch.
+
+The kernel computes in float16 or bfloat16 only. A call whose scales it would have to round on the
+way goes to ``torch_sdpa``'s plan, which computes that in float32.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ from torch import Tensor
 from attnhub.attn.batch import AttentionBatch
 from attnhub.attn.kv import RaggedKV, Scales
 from attnhub.attn.problem import AttentionProblem
-from attnhub.backends.sdpa import fold_scales, scale_output
+from attnhub.backends import sdpa
+from attnhub.backends.precision import without_autocast
 from attnhub.core.staging import Staging
 
 
@@ -25,11 +30,14 @@ class _Plan:
         self._problem = problem
         self._device = torch.device(problem.device.type, problem.device.index)
         self._staging = Staging(self._device)
+        self._batch: AttentionBatch | None = None
+        self._exact: sdpa.Plan | None = None
 
     def update(self, batch: AttentionBatch) -> None:
         assert isinstance(batch.kv, RaggedKV)
         assert batch.qo_lens is not None  # the sheet takes host metadata only
         assert batch.kv_lens is not None
+        self._batch, self._exact = batch, None
         self._qo_indptr = self._upload(batch.qo_indptr)
         self._kv_indptr = self._upload(batch.kv.indptr)
         self._longest = (batch.max_qo_len or 0, batch.max_kv_len or 0)
@@ -54,8 +62,9 @@ class _Plan:
             for n, m in zip(qo_lens, kv_lens, strict=True)
             for i in range(n)
         ]
-        return self._upload(torch.tensor(blind, dtype=torch.bool))
+        return self._upload(torch.tensor(blind, dtype=torch.bool, device="cpu"))
 
+    @without_autocast
     def run(
         self,
         q: Tensor,
@@ -69,8 +78,13 @@ class _Plan:
     ) -> None:
         from torch.nn.attention import varlen
 
-        scale = self._problem.variant.scale or 1.0 / math.sqrt(self._problem.head_dim_qk)
-        q, scale = fold_scales(q, scales, scale)
+        if sdpa.rounds_twice(q, out, scales):
+            self._in_float32().run(q, k, v, out, lse, mask, scales, params)
+            return
+        scale = sdpa.softmax_scale(self._problem)
+        for number in (scales.q, scales.k):
+            assert not isinstance(number, Tensor)  # those round
+            scale *= number
         if self._problem.layout == "HND":
             k, v = k.transpose(0, 1), v.transpose(0, 1)
         if not q.shape[0] or not self._longest[1]:
@@ -98,7 +112,14 @@ class _Plan:
             out.masked_fill_(self._blind[:, None, None], 0.0)
             if lse is not None:
                 lse.masked_fill_(self._blind[:, None], -math.inf)
-        scale_output(out, scales.v, self._problem.group_size)
+
+    def _in_float32(self) -> sdpa.Plan:
+        """The same batch as planned by SDPA, made on the first call that needs it."""
+        if self._exact is None:
+            assert self._batch is not None
+            self._exact = sdpa.Plan(self._problem)
+            self._exact.update(self._batch)
+        return self._exact
 
 
 def _sees_a_key(position: int, kv_len: int, left: int, right: int) -> bool:

@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
 from attnhub.core.capability import Capability
+from attnhub.core.contracts import Contract
 from attnhub.core.problem import Problem, Work
 from attnhub.core.reason import Code, Reason
 from attnhub.errors import PluginError
 
 
 class Plan(Protocol):
-    """What was decided for a problem. ``run`` takes tensors in the order of the op's schema.
+    """What was decided for a problem. ``run`` takes the arguments of the op's :class:`Contract`.
 
-    Plans of ops with metadata (attention, mla) also have ``update(batch)``: it takes over the
-    metadata of the next batch without allocating anything that a captured graph holds.
+    ``docs/plan_contract.md`` lists them for every op, and which plans are :class:`BatchPlan`.
     """
 
     run: Callable[..., None]
 
 
+class BatchPlan(Plan, Protocol):
+    """The plan of an op with metadata."""
+
+    def update(self, batch: Any) -> None:
+        """Take over the metadata of the next batch.
+
+        It allocates nothing that a captured graph holds.
+        """
+        ...
+
+
 class Planner(Protocol):
     """What ``Backend.load`` names: turns a problem into a plan.
 
-    ``specs(problem)`` lists the kernels a problem needs; warm-up and ahead-of-time builds call
-    only that. A planner without compiled kernels may leave it out.
+    Optional: ``specs(problem) -> Sequence[Any]`` lists the kernels that a problem needs, so that
+    warm-up and ahead-of-time builds can compile them without a plan, or a GPU. A planner without
+    compiled kernels leaves it out.
     """
 
     def plan(self, problem: Problem) -> Plan:
-        """Prepare everything that does not change between runs of this problem."""
+        """Prepare everything that does not change between runs of this problem.
+
+        What it raises sets the backend aside for this device and these facts, and the next best is
+        asked; an :class:`InvalidArgument` or an out-of-memory error reaches the caller instead.
+        """
         ...
 
 
@@ -52,17 +69,25 @@ def _time(us: float) -> str:
     return f"{us:.3g} us" if us < 1000 else f"{us / 1000:.3g} ms"
 
 
-@functools.lru_cache(maxsize=256)
+#: The last problem and its work: the cost models of all backends ask for it in turn.
+_latest: tuple[Problem, Work] | None = None
+
+
 def _work(problem: Problem) -> Work:
-    """The work of a problem: every backend's cost model asks for it."""
-    return problem.work()
+    """The work of a problem, formed once while one object is looked at."""
+    global _latest  # noqa: PLW0603 - read and written whole, so threads only cost each other time
+    latest = _latest
+    if latest is None or latest[0] is not problem:
+        latest = _latest = (problem, problem.work())
+    return latest[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
     """A cost model as data: the shares of the device's ceilings a backend reaches.
 
-    time = overhead_us + max(flops / (compute x peak), bytes / (memory x bandwidth)).
+    time = overhead_us + max(flops / (compute x peak), bytes / (memory x bandwidth)), the peak being
+    the device's 8-bit one for work that says ``fp8``.
     ``overhead_us`` is what a call costs even when empty. ``measured_on`` says where the shares
     come from; leave it empty for a guess.
     """
@@ -74,7 +99,8 @@ class Efficiency:
 
     def __call__(self, problem: Problem) -> Estimate:
         work, device = _work(problem), problem.device
-        flop_us = work.flops / (self.compute * max(device.tflops, 1e-3) * 1e6)
+        tflops = (work.fp8 and device.fp8_tflops) or device.tflops
+        flop_us = work.flops / (self.compute * max(tflops, 1e-3) * 1e6)
         byte_us = work.bytes / (self.memory * max(device.bandwidth, 1e-3) * 1e3)
         bound = "compute" if flop_us > byte_us else "memory"
         detail = f"{bound}-bound" + (f"; {work.assumed}" if work.assumed else "")
@@ -97,7 +123,8 @@ class Backend:
         load: ``"module:attribute"`` of a :class:`Planner`, imported on first use.
         priority: decides between equal or unknown costs; higher first.
         torch: version range of torch it works with, as in ``">=2.6"``.
-        probe: ``"module:function"`` asking this machine (compiler, driver): reasons, or none.
+        probe: ``"module:function"`` from a :class:`Device` to reasons, or none: asks this machine
+            (compiler, driver) what no sheet can know. Called once a device.
         plugin: filled in at registration.
     """
 
@@ -114,6 +141,20 @@ class Backend:
     def sheets(self) -> Sequence[Capability]:
         """The alternatives of ``capability``."""
         return [self.capability] if isinstance(self.capability, Capability) else self.capability
+
+    def faults(self, cls: type[Problem]) -> list[str]:
+        """What is wrong with this description of a backend for problems of ``cls``."""
+        sheets = self.sheets()
+        faults = [fault for sheet in sheets for fault in sheet.faults(cls)]
+        if not sheets:
+            faults.append("capability has no sheet; give at least one")
+        try:
+            SpecifierSet(self.torch)
+        except InvalidSpecifier:
+            faults.append(f"torch={self.torch!r} is no version range; write one as in '>=2.6'")
+        if not isinstance(self.priority, (int, float)):
+            faults.append(f"priority={self.priority!r} is no number")
+        return faults
 
     def reasons(self, problem: Problem) -> tuple[Reason, ...]:
         """Unmet needs by the alternative that comes nearest; empty when one fits."""
@@ -132,7 +173,7 @@ class Op:
     """A public operation. ``compare`` says how two backends' results relate.
 
     ``"equal"`` bit for bit, ``"close"`` within the tolerance of the dtype, ``"distribution"`` for
-    random draws.
+    random draws. ``contracts`` say what plans look like; the first that concerns a problem counts.
     """
 
     name: str
@@ -140,6 +181,7 @@ class Op:
     problem: str
     workloads: str
     compare: str = "close"
+    contracts: Sequence[Contract] = ()
 
 
 def resolve(target: str, owner: str = "attnhub") -> Any:

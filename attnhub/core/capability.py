@@ -166,10 +166,11 @@ class Rule:
     why: str
 
     def unmet(self, problem: Problem) -> Iterable[tuple[str, Constraint]]:
-        if all(c.accepts(getattr(problem, name)) for name, c in self.when.items()):
-            then = ((n, _bound(c, problem)) for n, c in self.then.items())
-            return [(n, c) for n, c in then if not c.accepts(getattr(problem, n))]
-        return ()
+        for name, constraint in self.when.items():
+            if not _bound(constraint, problem).accepts(getattr(problem, name)):
+                return ()
+        then = [(n, _bound(c, problem)) for n, c in self.then.items()]
+        return [(n, c) for n, c in then if not c.accepts(getattr(problem, n))]
 
 
 _Rows = tuple[Callable[[Problem], tuple[Any, ...]], list[tuple[str, "Constraint | None", Any]]]
@@ -204,8 +205,10 @@ class Capability:
                 if value != default:
                     found.append(_unsupported(name, value, default))
                 continue
-            if not _bound(constraint, problem).accepts(value):
-                found.extend(_outside(name, value, _bound(constraint, problem)))
+            if isinstance(constraint, SameAs):  # the one that depends on the rest of the problem
+                constraint = constraint.bind(problem)  # noqa: PLW2901
+            if not constraint.accepts(value):
+                found.extend(_outside(name, value, constraint))
         for rule in self.rules:
             for name, constraint in rule.unmet(problem):
                 found.append(_by_rule(rule, name, getattr(problem, name), constraint))
@@ -234,15 +237,36 @@ class Capability:
         return []
 
     def faults(self, cls: type[Problem]) -> list[str]:
-        """What is wrong with this capability for problems of ``cls``: unknown or missing fields."""
+        """What is wrong with this sheet for problems of ``cls``.
+
+        It names fields that there are not, leaves a required one out, or holds a constraint that
+        cannot judge the values of its field (a Subset of a plain text).
+        """
         fields = fact_fields(cls)
-        named = {*self.accepts, *(n for r in self.rules for n in (*r.when, *r.then))}
+        pairs = [*self.accepts.items()]
+        pairs += [pair for r in self.rules for pair in (*r.when.items(), *r.then.items())]
+        named = {n for n, _ in pairs} | {c.field for _, c in pairs if isinstance(c, SameAs)}
         faults = [f"no field {n!r} in {cls.__name__}" for n in sorted(named - set(fields))]
+        faults += [f for n, c in pairs if n in fields and (f := _misfit(n, c, fields[n]))]
         if self.complete:
             return faults
         required = [n for n, f in fields.items() if f.default is dataclasses.MISSING]
         faults += [f"field {n!r} must be mentioned" for n in required if n not in self.accepts]
         return faults
+
+
+def _misfit(name: str, constraint: Constraint, field: dataclasses.Field[Any]) -> str:
+    """Why a constraint cannot judge the values that its field has, or ``""``."""
+    values = [*field.metadata["domain"]]
+    values += [] if field.default in (dataclasses.MISSING, None) else [field.default]
+    for value in values:
+        try:
+            constraint.accepts(value)
+            constraint.nearest(value)
+        except Exception as error:  # noqa: BLE001 - it may be a plugin's own class
+            kind = type(constraint).__name__
+            return f"{name}: {kind} cannot judge {value!r} ({type(error).__name__}: {error})"
+    return ""
 
 
 def _bound(constraint: Constraint, problem: Problem) -> Constraint:

@@ -70,6 +70,31 @@ def dtype(x: torch.Tensor, name: str, accepted: Iterable[torch.dtype]) -> None:
         fail(f"{name} has dtype {dtype_name(x.dtype)}, needs {names}; convert it before the call")
 
 
+def integer(value: object, name: str, low: int, high: int | None = None) -> None:
+    """Require an int from ``low`` to ``high``; a bool is none."""
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or value < low
+        or (high is not None and value > high)
+    ):
+        fail(f"{name}={value!r}: needs an integer " + _span(low, high))
+
+
+def _span(low: int, high: int | None) -> str:
+    return f">= {low}" if high is None else f"from {low} to {high}"
+
+
+def pair(values: object, name: str, parts: str) -> None:
+    """Require a tuple or list of two tensors; ``parts`` says which."""
+    if not isinstance(values, (tuple, list)):
+        fail(f"{name} is a {type(values).__name__}, needs a tuple {parts} of two tensors")
+    if len(values) != 2:
+        fail(f"{name} has {len(values)} entries, needs a tuple {parts} of two tensors")
+    for i, value in enumerate(values):
+        is_tensor(value, f"{name}[{i}]")
+
+
 def shape(x: torch.Tensor, name: str, expected: Sequence[int | str | None]) -> None:
     """Require a shape; strings and None in ``expected`` stand for any size."""
     fits = x.dim() == len(expected) and all(
@@ -93,6 +118,29 @@ def last_contiguous(x: torch.Tensor, name: str) -> None:
             f"{name} has stride {x.stride(-1)} in its last dimension, needs 1; "
             f"call {name}.contiguous()"
         )
+
+
+def output(
+    out: torch.Tensor,
+    name: str,
+    size: tuple[int, ...],
+    kind: torch.dtype,
+    like: torch.Tensor,
+    like_name: str,
+) -> None:
+    """Require what an op may write to: shape, dtype, the device of ``like``, stride, no grad."""
+    if not isinstance(out, torch.Tensor):
+        is_tensor(out, name)
+    if out.shape != size:
+        shape(out, name, size)
+    if out.dtype != kind:
+        dtype(out, name, (kind,))
+    if out.device != like.device:
+        device(out, name, like.device, like_name)
+    if size and out.stride(-1) != 1:
+        last_contiguous(out, name)
+    if out.requires_grad:
+        no_grad(out)
 
 
 def no_grad(*tensors: torch.Tensor) -> None:

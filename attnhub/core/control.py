@@ -17,11 +17,12 @@ def use(backend: str, *, op: str = "*", mode: str = "require") -> AbstractContex
 
     Args:
         backend: a registered name. With ``op="*"`` the rule concerns the ops it serves.
-        op: an op name or glob (``"norm.*"``).
+        op: an op name or glob (``"norm.*"``) of ops there are. It is meant of each: requiring a
+            backend for an op that it does not serve makes calls of that op an error.
         mode: ``"require"`` (unmet need is an error), ``"prefer"`` or ``"deny"``.
 
     Raises:
-        UnknownName: no such backend; near names and install hints are listed.
+        UnknownName: no such backend or op; near names and install hints are listed.
 
     Example::
 

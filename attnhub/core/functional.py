@@ -15,6 +15,10 @@ import torch
 
 from attnhub.core import discovery, dispatch, options
 from attnhub.core.problem import Problem
+from attnhub.core.recent import Recent
+
+#: How many plans an op keeps: far more than a server meets, whose sizes are bucketed.
+_PLANS = 1024
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,7 +73,7 @@ class FunctionalOp:
         self._facts = facts
         self._key = key
         self._problem = problem
-        self._plans: dict[Any, Callable[..., None]] = {}
+        self._plans: Recent[Callable[..., None]] = Recent(_PLANS)
         implementation = self.run
         if unflatten is not None:
             implementation = lambda *flat: self.run(*unflatten(*flat))  # noqa: E731
@@ -93,5 +97,4 @@ class FunctionalOp:
 
     def _select(self, key: Any, args: tuple[Any, ...]) -> Callable[..., None]:
         plan, _ = dispatch.default().plan(self._problem(*args))
-        self._plans[key] = plan.run
-        return plan.run
+        return self._plans.put(key, plan.run, world=key[-1])

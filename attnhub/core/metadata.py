@@ -39,12 +39,12 @@ def indptr_values(values: Tensor, name: str) -> list[int]:
         check.fail(f"{name} is empty, needs [batch + 1] with a leading 0")
     if p[0] != 0:
         check.fail(f"{name}[0] is {p[0]}, needs 0")
-    for i in range(1, len(p)):
-        if p[i] < p[i - 1]:
-            check.fail(
-                f"{name} decreases at {i} ({p[i - 1]} to {p[i]}); needs cumulative lengths, "
-                "as in cumsum([0, *lengths])"
-            )
+    if p != sorted(p):  # quick, since it is sorted
+        i = next(i for i in range(1, len(p)) if p[i] < p[i - 1])
+        check.fail(
+            f"{name} decreases at {i} ({p[i - 1]} to {p[i]}); needs cumulative lengths, "
+            "as in cumsum([0, *lengths])"
+        )
     return p
 
 

@@ -13,24 +13,42 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnhub.core import device as devices
 from attnhub.core.device import Device
 from attnhub.errors import InvalidArgument, UnknownName
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Bytes of an element, by the name of its dtype.
+DTYPE_BYTES: Mapping[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
+
 
 def fact(
-    *, domain: Iterable[Any], default: Any = dataclasses.MISSING, structural: bool = False
+    *,
+    domain: Iterable[Any],
+    default: Any = dataclasses.MISSING,
+    structural: bool = False,
+    minimum: int = 1,
 ) -> Any:
     """A problem field. ``domain`` lists values worth testing; ``default`` means "not used".
+
+    The domain also says what a user may write (see :meth:`Problem.of`): of texts and of sets of
+    texts it lists them all; integers, also in tuples, need only be at least ``minimum``.
 
     A ``structural`` field says what kind of call it is; a backend for another kind is no faster
     alternative, so its rejection is no performance warning.
     """
-    metadata = {"domain": tuple(domain), "structural": structural}
+    metadata = {"domain": tuple(domain), "structural": structural, "minimum": minimum}
     if default is dataclasses.MISSING:
         return field(metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -70,13 +88,31 @@ class Extent:
         return ", ".join(f"{n} {'unknown' if v is None else f'<= {v}'}" for n, v in values)
 
 
+def assuming(extent: Extent, **sizes: int) -> tuple[list[int], str]:
+    """The named sizes, with the given values where they are unknown, and which those are.
+
+    Example::
+
+        (batch, tokens), assumed = assuming(extent, batch=8, tokens=1024)
+    """
+    known = {name: getattr(extent, name) for name in sizes}
+    text = "; ".join(
+        f"{name} unknown, assumed {size}" for name, size in sizes.items() if known[name] is None
+    )
+    return [sizes[name] if size is None else size for name, size in known.items()], text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a call must at least do: floating-point operations and bytes moved."""
+    """What a call must at least do: floating-point operations and bytes moved.
+
+    ``fp8`` says that both operands of the products have 8 bits, for which devices may be faster.
+    """
 
     flops: float
     bytes: float
     assumed: str = ""
+    fp8: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +135,13 @@ class Problem:
         """Turn what a user says (``head_dim=128``) into fields; override where they differ."""
         return facts
 
+    def validate(self) -> None:
+        """Refuse facts that no call can have together; override where there are such.
+
+        Raises:
+            InvalidArgument: says which, and what would do.
+        """
+
     @classmethod
     def of(cls, device: Any, **facts: Any) -> Self:
         """A problem from user-level facts, as ``explain`` and the command line take them.
@@ -107,9 +150,14 @@ class Problem:
 
         Raises:
             UnknownName: a fact this op does not have.
-            InvalidArgument: a fact is missing.
+            InvalidArgument: a fact is missing, has a value that no call of this op has, or does
+                not go with another.
         """
-        extent = Extent(**{k: v for k, v in facts.items() if k in cls.sizes}).bucketed()
+        sizes = {k: v for k, v in facts.items() if k in cls.sizes}
+        for name, size in sizes.items():
+            if size is not None and not _is_count(size, 0):
+                raise InvalidArgument(f"{name}={size!r}: give an integer >= 0, or None if unknown")
+        extent = Extent(**sizes).bucketed()
         values = cls.expand({k: v for k, v in facts.items() if k not in cls.sizes})
         known = content_fields(cls)
         for name in values:
@@ -118,7 +166,12 @@ class Problem:
         missing = [n for n, f in known.items() if _required(f) and n not in values]
         if missing:
             raise InvalidArgument(f"{cls.op!r} also needs the facts {', '.join(missing)}")
-        return cls(device=devices.describe(device), extent=extent, **values)
+        for name, f in fact_fields(cls).items():
+            if name in values:
+                values[name] = _taken(name, values[name], f)
+        problem = cls(device=devices.describe(device), extent=extent, **values)
+        problem.validate()
+        return problem
 
     def facts(self) -> dict[str, Any]:
         """Every field but device and extent, by name."""
@@ -162,6 +215,42 @@ def fact_fields(cls: type[Problem]) -> _Fields:
     if cls not in _facts:
         _facts[cls] = {n: f for n, f in content_fields(cls).items() if "domain" in f.metadata}
     return _facts[cls]
+
+
+def _is_count(value: Any, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _taken(name: str, given: Any, f: dataclasses.Field[Any]) -> Any:
+    """A user's value of a fact, checked; a torch dtype becomes its name, a list of texts a set."""
+    like, value = f.metadata["domain"][0], given
+    if type(given).__name__ == "dtype":
+        value = str(given).removeprefix("torch.")
+    elif isinstance(like, frozenset) and isinstance(given, (set, list, tuple)):
+        value = frozenset(given)
+    fits, accepted = _judge(value, like, f)
+    if not fits and not (type(value) is type(f.default) and value == f.default):
+        raise InvalidArgument(f"{name}={given!r}: give {accepted}")
+    return value
+
+
+def _judge(value: Any, like: Any, f: dataclasses.Field[Any]) -> tuple[bool, str]:
+    """Whether a fact of which ``like`` is a value may be ``value``, and what it may be."""
+    domain, minimum = f.metadata["domain"], f.metadata["minimum"]
+    if isinstance(like, bool):
+        return isinstance(value, bool), "True or False"
+    if isinstance(like, int):
+        return _is_count(value, minimum), f"an integer >= {minimum}"
+    if isinstance(like, tuple):
+        fits = isinstance(value, tuple) and len(value) == len(like)
+        fits = fits and all(_is_count(v, minimum) for v in value)
+        return fits, f"{len(like)} integers >= {minimum}"
+    if isinstance(like, frozenset):
+        known = frozenset().union(*domain)
+        fits = isinstance(value, frozenset) and value <= known
+        return fits, f"a set of {', '.join(sorted(map(repr, known)))}"
+    texts = {*domain, *([f.default] if isinstance(f.default, str) else [])}
+    return value in domain, f"one of {', '.join(sorted(map(repr, texts)))}"
 
 
 def plain(value: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
+import sys
 import threading
 import time
 import warnings
@@ -16,14 +16,18 @@ from packaging.specifiers import SpecifierSet
 
 from attnhub.core import hooks
 from attnhub.core.backend import Backend, Op, names, resolve
-from attnhub.core.problem import Problem
-from attnhub.errors import PluginError, PluginWarning, UnknownName
+from attnhub.core.decision import Decision
+from attnhub.core.problem import Extent, Problem
+from attnhub.core.recent import Once
+from attnhub.errors import AttnHubError, PluginError, PluginWarning, UnknownName
 
 #: Every state of every registry gets its own number, so that caches need no other key.
 _generations = itertools.count(1)
 
 #: Importing a manifest that takes longer than this is reported: it is meant to be data.
 SLOW_LOAD_SECONDS = 0.5
+#: How many reports are remembered, so as to make each once.
+_REPORTS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +51,9 @@ class Registry:
         self._backends: dict[str, tuple[Backend, ...]] = {}
         self._ops: dict[str, Op] = {}
         self.plugins: dict[str, PluginInfo] = {}
-        self.failed: dict[tuple[str, str], str] = {}
+        self._failed: dict[tuple[str, str, Problem | None], str] = {}
         self._faults: dict[tuple[str, str], str] = {}
-        self._reported: set[tuple[str, str]] = set()
+        self._reported = Once(_REPORTS)
         self.generation = next(_generations)
 
     # -- reading ---------------------------------------------------------------------------
@@ -70,14 +74,27 @@ class Registry:
         """The backends of ``op`` in registration order."""
         return self._backends.get(op, ())
 
+    def plan_methods(self, problem: Problem) -> tuple[str, ...]:
+        """The methods that plans of ``problem`` must have."""
+        op = self._ops.get(problem.op)
+        found = (c.methods for c in (op.contracts if op else ()) if c.concerns(problem))
+        return next(found, ("run",))
+
     def names(self) -> list[str]:
         """Every backend name."""
         return names(b for group in self._backends.values() for b in group)
 
-    @functools.cached_property
-    def hook(self) -> Any:
-        """The pluggy relay, to call hooks of all plugins."""
-        return self._manager.hook
+    def observe(self, decision: Decision) -> None:
+        """Call ``attnhub_on_decision`` of each plugin; one that fails is reported by name."""
+        hook = self._manager.hook.attnhub_on_decision
+        everyone = self._manager.get_plugins()
+        for plugin in [impl.plugin for impl in reversed(hook.get_hookimpls())]:
+            call = self._manager.subset_hook_caller(hook.name, everyone - {plugin})
+            try:
+                call(decision=decision)
+            except Exception as error:  # noqa: BLE001 - an observer must not stop a call
+                name = self._manager.get_name(plugin) or repr(plugin)
+                self.report(name, f"{hook.name} failed: {type(error).__name__}: {error}")
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -120,7 +137,7 @@ class Registry:
                 for op, group in self._backends.items()
             }
             left = {(op, b.name) for op, group in self._backends.items() for b in group}
-            self.failed = {key: text for key, text in self.failed.items() if key in left}
+            self._failed = {key: why for key, why in self._failed.items() if key[:2] in left}
             self._faults.clear()
             self.generation = next(_generations)
 
@@ -144,12 +161,46 @@ class Registry:
             self.plugins[name] = PluginInfo(name=name, version=version, error=text)
             self.report(name, text)
 
-    def mark_failed(self, backend: Backend, error: Exception) -> None:
-        """Set one backend aside for this process; every later decision shows why."""
+    def mark_failed(
+        self, backend: Backend, problem: Problem | None, error: Exception, doing: str = "plan()"
+    ) -> None:
+        """Set a backend aside; every later decision that concerns it shows why.
+
+        Args:
+            backend: the one that failed.
+            problem: it is set aside for this device and these facts, whatever the sizes; None is
+                for every problem (its code does not load).
+            error: what it raised; call this while it is being handled.
+            doing: which method of the plugin raised it.
+
+        Raises:
+            Exception: ``error`` itself, where another backend is no answer: the device has no
+                memory left, or an :class:`AttnHubError` other than PluginError says that the
+                caller's values cannot be taken.
+        """
+        if isinstance(error, PluginError):
+            text = str(error)
+        elif _is_not_its_fault(error):
+            raise error
+        else:
+            text = f"{doing} failed: {type(error).__name__}: {error}"
         with self._lock:
-            self.failed[(backend.op, backend.name)] = str(error)
+            if any(b is backend for b in self.backends(backend.op)):  # else it is gone already
+                self._failed[backend.op, backend.name, _anysize(problem)] = text
             self.generation = next(_generations)
-        self.report(backend.plugin or backend.name, f"backend {backend.name!r} set aside: {error}")
+        self.report(backend.plugin or backend.name, f"backend {backend.name!r} set aside: {text}")
+
+    def failure(self, backend: Backend, problem: Problem) -> str:
+        """Why a backend was set aside for problems like this one, or ``""``."""
+        if not self._failed:
+            return ""
+        key = (backend.op, backend.name)
+        return self._failed.get((*key, None)) or self._failed.get((*key, _anysize(problem)), "")
+
+    def failures(self, backend: Backend) -> list[str]:
+        """Why a backend was set aside, for whatever problems, each reason once."""
+        key = (backend.op, backend.name)
+        return list(dict.fromkeys(why for at, why in self._failed.items() if at[:2] == key))
 
     def touch(self) -> None:
         """Make every cached decision and plan stale."""
@@ -159,7 +210,10 @@ class Registry:
         """What is wrong with a backend's capability sheets for this problem class, or ``""``."""
         key = (backend.op, backend.name)
         if key not in self._faults:
-            faults = [fault for sheet in backend.sheets() for fault in sheet.faults(problem)]
+            try:
+                faults = backend.faults(problem)
+            except Exception as error:  # noqa: BLE001 - a sheet may be anything at all
+                faults = [f"{type(error).__name__}: {error}"]
             self._faults[key] = "; ".join(faults)
             if faults:
                 self.report(
@@ -170,8 +224,7 @@ class Registry:
 
     def report(self, plugin: str, text: str) -> None:
         """Warn of a fault of a plugin, once for each text."""
-        if (plugin, text) not in self._reported:
-            self._reported.add((plugin, text))
+        if self._reported.first((plugin, text)):
             warnings.warn(f"plugin {plugin!r}: {text}", PluginWarning, stacklevel=3)
 
     # -- inside ----------------------------------------------------------------------------
@@ -191,6 +244,10 @@ class Registry:
                 "install matching versions of the two",
             )
         backends = [replace(b, plugin=name) for b in call("attnhub_backends", ())]
+        for backend in backends:
+            texts = (backend.name, backend.op, backend.load, backend.torch, backend.probe)
+            if not all(isinstance(x, str) for x in texts):
+                raise PluginError(name, f"name, op, load, torch, probe must be texts: {backend!r}")
         ops = list(call("attnhub_ops", ()))
         taken = {(op, b.name) for op, group in self._backends.items() for b in group}
         for backend in backends:
@@ -216,3 +273,15 @@ class Registry:
         """The problem class of an op (imports its family)."""
         cls: type[Problem] = resolve(self.op(op).problem)
         return cls
+
+
+def _anysize(problem: Problem | None) -> Problem | None:
+    return None if problem is None else replace(problem, extent=Extent())
+
+
+def _is_not_its_fault(error: Exception) -> bool:
+    """Whether the caller or the device is to blame, so that the error must reach the caller."""
+    torch = sys.modules.get("torch")  # what nobody imported has not raised either
+    return isinstance(
+        error, AttnHubError if torch is None else (AttnHubError, torch.OutOfMemoryError)
+    )

@@ -35,6 +35,6 @@ class Staging:
         if self._busy and self._busy[0][0].query():
             storage = self._busy.popleft()[1].untyped_storage()
             if storage.nbytes() >= nbytes:
-                return torch.empty(0, dtype=torch.uint8).set_(storage)
+                return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
         size = max(4096, 1 << (nbytes - 1).bit_length()) if nbytes else 4096
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)

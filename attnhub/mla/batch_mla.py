@@ -11,7 +11,7 @@ from torch import Tensor
 from attnhub.attn import DTypes, GraphLimits, Paged, PagedKV
 from attnhub.attn import batch as batches
 from attnhub.attn import inputs as attn
-from attnhub.attn.planned import PlannedBatch
+from attnhub.attn.planned import NOT_PLANNED, PlannedBatch
 from attnhub.core import check, functional, handles
 from attnhub.errors import NotPlanned
 from attnhub.mla import inputs
@@ -125,16 +125,16 @@ class BatchMLA(PlannedBatch):
             BackendUnsupported, NoBackend: with the table of reasons.
         """
         inputs.page_table(kv_metadata)
-        device = self._resolve_device(qo_indptr)
+        intake = self._intake(qo_indptr, kv_metadata, validate=validate)
         batch = batches.build(
             qo_indptr,
             kv_metadata,
             self._kv,
-            lengths=(max_qo_len, max_kv_len),
+            intake=intake,
             num_kv_heads=1,
-            validate=validate,
+            lengths=(max_qo_len, max_kv_len),
         )
-        self._take(batch, device)
+        self._take(batch, intake.device)
 
     @overload
     def run(
@@ -203,11 +203,18 @@ class BatchMLA(PlannedBatch):
             InvalidArgument: tensors that do not fit the constructor or the plan.
         """
         ckv, kpe = inputs.caches(kv, self._dims)
+        for name, x in (("q_nope", q_nope), ("q_pe", q_pe)):
+            if not isinstance(x, Tensor):
+                check.is_tensor(x, name)
+        if out is not None and not isinstance(out, Tensor):
+            check.is_tensor(out, "out")
         if out is None:
             out = torch.empty(q_nope.shape, dtype=self._dtypes[2], device=q_nope.device)
         lse = q_nope.new_empty(q_nope.shape[:2], dtype=torch.float32) if return_lse else None
         if torch.compiler.is_compiling():
-            flat = attn.split_scales(scales.ckv, scales.kpe)
+            check.no_grad(q_nope, q_pe, ckv, kpe)  # the op sees tensors without their history
+            inputs.scales(scales, q_nope.device)
+            flat = attn.split_scales(ckv=scales.ckv, kpe=scales.kpe)
             _run_op(q_nope, q_pe, ckv, kpe, out, lse, *flat, self._handle)
         else:
             self._execute(q_nope, q_pe, ckv, kpe, out, lse, scales)
@@ -224,7 +231,7 @@ class BatchMLA(PlannedBatch):
         scales: MLAScales,
     ) -> None:
         if self._run is None:
-            raise NotPlanned("run() before plan(): call plan(qo_indptr, kv_metadata) first")
+            raise NotPlanned(NOT_PLANNED)
         facts = (
             q_nope.shape, q_nope.stride(), q_nope.dtype, q_nope.device,
             q_pe.shape, q_pe.stride(), q_pe.dtype, q_pe.device,

@@ -63,7 +63,7 @@ def softmax_scale(given: float | None, head_dim: tuple[int, int]) -> float:
 
 def graph_limits(given: GraphLimits | None) -> None:
     """Refuse limits for what latent attention does not have."""
-    if given is not None and (given.max_mask_bytes or given.offsets):
+    if isinstance(given, GraphLimits) and (given.max_mask_bytes or given.offsets):
         check.fail(
             "BatchMLA has no custom mask and no RoPE offsets; "
             "leave max_mask_bytes and offsets out of GraphLimits"
@@ -87,4 +87,6 @@ def caches(kv: tuple[Tensor, Tensor], head_dim: tuple[int, int]) -> tuple[Tensor
             f"kv is a {type(kv).__name__}, needs a tuple (ckv_cache, kpe_cache); of one tensor "
             f"[pages, page_size, {ckv + kpe}] give the slices cache.split([{ckv}, {kpe}], -1)"
         )
+    for name, x in zip(("ckv_cache", "kpe_cache"), kv, strict=True):
+        check.is_tensor(x, name)
     return kv[0], kv[1]

@@ -53,7 +53,7 @@ class MLAProblem(Problem):
         """FLOPs of both products (half under a causal square); each latent row read once."""
         n = attn.Sizes.of(self.extent)
         key, value = self.head_dim_ckv + self.head_dim_kpe, self.head_dim_ckv
-        pairs = n.tokens * n.kv_len * n.seen(causal="causal" in self.features)
+        pairs = n.pairs(causal="causal" in self.features)
         row = key * attn.BYTES[self.q_dtype] + value * attn.BYTES[self.out_dtype]
         return Work(
             flops=2.0 * pairs * self.num_heads * (key + value),

@@ -1,4 +1,4 @@
-"""Inputs of latent attention: small ones for tests, and the sizes that speed is judged by."""
+"""Inputs of latent attention: the sizes that speed is judged by; ``calls`` for any problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from attnhub.attn import DTypes, PagedKV
 from attnhub.core.problem import Extent, Work
 from attnhub.core.workload import Workload
 from attnhub.mla.batch_mla import BatchMLA
+from attnhub.mla.calls import calls
 from attnhub.mla.problem import HEAD_DIM, MLAProblem
+
+__all__ = ["calls", "mla"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

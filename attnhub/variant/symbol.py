@@ -244,8 +244,10 @@ class TensorParam:
 class ScalarParam(Symbol):
     """A run-time number that a mod computes with: `alpha * score`.
 
-    The value is given as `params={"alpha": 0.5}` at plan or run, as a Python number or a 0-d
-    tensor. `dtype` is "float32" or "int32".
+    The value is given as `params={"alpha": 0.5}` at plan or run, as a Python number or as a 0-d
+    tensor of that dtype on the attention's device. Give what changes from step to step as a tensor:
+    compiled code is compiled anew for each Python number, and a captured graph goes on using the
+    one it saw. `dtype` is "float32" or "int32"; the latter takes no float.
 
     Raises:
         InvalidArgument: a bad name or dtype.

@@ -226,7 +226,10 @@ def test_run_options(kwargs: dict[str, Any], message: str) -> None:
         ({"table": torch.ones(3, 3), "gain": 1.0}, "has 2 dimensions, needs 1"),
         ({"table": torch.ones(3).double(), "gain": 1.0}, "has dtype float64, needs float32"),
         ({"table": 3.0, "gain": 1.0}, "is a float, needs a float32 tensor"),
-        ({"table": torch.ones(3), "gain": torch.ones(())}, "is a Tensor, needs a number"),
+        ({"table": torch.ones(3), "gain": torch.ones(1)}, "has 1 dimensions, needs 0"),
+        ({"table": torch.ones(3), "gain": torch.ones(()).double()}, "float64, needs float32"),
+        ({"table": torch.ones(3), "gain": "2"}, "is a str, needs a number or a 0-d"),
+        ({"table": torch.ones(3), "gain": True}, "is a bool, needs a number"),
     ],
 )
 def test_run_time_parameters(params: dict[str, Any], message: str) -> None:
@@ -263,7 +266,7 @@ def test_ragged_tensors_must_hold_every_request() -> None:
         (BlockSparseKV(i32(0, 6, 9), i32(0, 1, 2), i32(0)), "block_indptr ends at 2"),
         (
             BlockSparseKV(i32(0, 6, 9), i32(0, 1, 2), i32(0, 1)),
-            r"block_indices\[0\] is 1, needs 0 to 0",
+            r"block_indices\[1\] is 1, but its request has 1 key blocks",
         ),
         (
             BlockSparseKV(i32(0, 6, 9), i32(0, 1, 2), i32(0, 0), torch.ones(2, 2, 2)),
@@ -297,7 +300,7 @@ def test_variable_blocks(rows: list[Any], cols: list[Any], message: str) -> None
         ({"k": torch.randn(7, 3, 8)}, "num_qo_heads=4 is no multiple of num_kv_heads=3"),
         (
             {"k": torch.randn(7, 2, 4)},
-            r"k has shape \[1, 7, 2, 4\], needs \[1, kv_len, kv_heads, 8\]",
+            r"k has shape \[7, 2, 4\], needs \[kv_len, kv_heads, 8\]",
         ),
         ({"v": torch.randn(6, 2, 8)}, "v has shape"),
         ({"q": torch.randn(2, 8)}, "dimensions, needs"),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+import attnhub
 from attnhub.core import options
 from attnhub.core.dispatch import Dispatcher
 from attnhub.core.env import environment
 from attnhub.core.options import Override
 from attnhub.errors import BackendUnsupported, InvalidArgument, NoBackend, UnknownName
-from tests.core.fakes import EVERYTHING, FAST, SLOW, dispatcher, problem
+from attnhub.plugin import isolated
+from tests.core.fakes import EVERYTHING, FAST, SLOW, dispatcher, plugin, problem
 
 NAMES = ("fast", "slow", "everything")
 
@@ -154,3 +157,40 @@ def test_an_override_ends_with_its_block_also_by_an_exception(three: Dispatcher)
     with pytest.raises(RuntimeError), use("slow"):
         raise RuntimeError
     assert chosen(three) == "fast"
+
+
+@pytest.mark.parametrize("scope", ["use", "config", "environment"])
+@pytest.mark.parametrize("mode", ["require", "prefer", "deny"])
+def test_a_pattern_that_no_op_has_is_an_error_in_every_scope(
+    three: Dispatcher, env: pytest.MonkeyPatch, scope: str, mode: str
+) -> None:
+    if scope == "environment":
+        env.setenv("ATTNHUB_BACKEND", f"{mode}:fake.opp=slow")
+    if scope == "config":
+        three.rules = (Override(backend="slow", op="fake.opp", mode=mode),)
+    inside = use("slow", mode, "fake.opp") if scope == "use" else contextlib.nullcontext()
+    with inside, pytest.raises(UnknownName, match=rf"op 'fake.opp'.*'fake.op'.*\({scope}"):
+        three.decide(problem())
+
+
+def test_the_door_refuses_a_pattern_before_the_block_begins() -> None:
+    with isolated(), pytest.raises(UnknownName, match="did you mean 'attention'"):
+        attnhub.use("torch_sdpa", op="attnetion")
+    with isolated(), pytest.raises(UnknownName, match="attnetion"):
+        attnhub.configure(Override(backend="torch_sdpa", op="attnetion"))
+
+
+@pytest.mark.parametrize("op", ["fake.*", "fake.op", "f*"])
+def test_a_pattern_names_its_ops_also_those_that_the_backend_does_not_serve(
+    three: Dispatcher, op: str
+) -> None:
+    elsewhere = dataclasses.replace(FAST, name="elsewhere", op="another.op")
+    three.registry.register(plugin(elsewhere), "elsewhere")
+    with use("elsewhere", op=op), pytest.raises(BackendUnsupported, match="'elsewhere' is requir"):
+        three.plan(problem())
+    with use("elsewhere", "prefer", op):
+        decision = three.decide(problem())
+    assert decision.overrides[0].endswith("(does not serve this op)")
+    assert chosen(three) == "fast"
+    with use("elsewhere"):  # for whatever it serves
+        assert chosen(three) == "fast"

@@ -111,23 +111,105 @@ def test_paged_attention_equals_the_cpu(backend: str, where: str, qo: tuple[int,
 )
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 def test_ragged_attention_equals_the_reference(backend: str, variant: Variant, layout: str) -> None:
-    """Lengths with an empty request, more queries than keys, and a GQA group of four."""
+    """Lengths with an empty request, more queries than keys, and a GQA group of four.
+
+    A scale per head of K is more than the varlen kernel can take before rounding; it must not show.
+    """
     qo, kv = i32(0, 3, 3, 10, 30, 31), i32(0, 0, 5, 9, 200, 300)
     q = torch.randn(31, 8, 64, device=DEVICE).bfloat16()
     k, v = (torch.randn(300, 2, 64, device=DEVICE).bfloat16() for _ in range(2))
     if layout == "HND":
         k, v = (x.transpose(0, 1).contiguous() for x in (k, v))
-    results = []
-    for name in (backend, "reference"):
-        attn = BatchAttention(
-            8, 2, 64, DTypes("bfloat16", "bfloat16", "float32"), Ragged(layout),
-            device=DEVICE, variant=variant, backend=name,
-        )  # fmt: skip
-        attn.plan(qo, RaggedKV(kv))
-        scales = Scales(q=0.5, k=torch.tensor([1.0, 2.0], device=DEVICE), v=3.0)
-        results.append(attn.run(q, (k, v), scales=scales, return_lse=True))
-    assert_close(results[0][0], results[1][0], dtype=torch.bfloat16)
-    assert_close(results[0][1], results[1][1], dtype=torch.bfloat16, kind="lse")
+    per_head = torch.tensor([1.0, 2.0], device=DEVICE)
+    for scales in (Scales(), Scales(q=0.5, k=2.0), Scales(q=0.5, k=per_head, v=3.0)):
+        results = []
+        for name in (backend, "reference"):
+            attn = BatchAttention(
+                8, 2, 64, torch.bfloat16, Ragged(layout),
+                device=DEVICE, variant=variant, backend=name,
+            )  # fmt: skip
+            attn.plan(qo, RaggedKV(kv))
+            results.append(attn.run(q, (k, v), scales=scales, return_lse=True))
+        assert_close(results[0][0], results[1][0], dtype=torch.bfloat16)
+        assert_close(results[0][1], results[1][1], dtype=torch.bfloat16, kind="lse")
+
+
+def test_varlen_does_not_claim_an_output_it_would_round_on_the_way() -> None:
+    attn = BatchAttention(
+        8, 2, 64, DTypes("bfloat16", "bfloat16", "float32"), Ragged(), device=DEVICE
+    )
+    attn.plan(i32(0, 3), RaggedKV(i32(0, 5)))
+    chosen = attn.explain().chosen
+    assert chosen is not None
+    assert chosen.name == "torch_sdpa"
+    q, k = torch.randn(3, 8, 64, device=DEVICE).bfloat16(), torch.randn(5, 2, 64, device=DEVICE)
+    want = attnhub.attention(q.float(), k.bfloat16().float(), k.bfloat16().float())
+    got = attn.run(q, (k.bfloat16(), k.bfloat16()))
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+_TABLE = ("qo_indptr", "indptr", "indices", "last_page_len")
+
+
+@pytest.mark.filterwarnings("ignore::attnhub.errors.PerformanceWarning")
+@pytest.mark.parametrize("backend", ["reference", "torch_sdpa", ""])
+@pytest.mark.parametrize("qo", [(0, 1, 2, 3), (0, 4, 5, 6)], ids=["decode", "prefill"])
+@pytest.mark.parametrize("moved", [(), *((name,) for name in _TABLE), _TABLE, ("indices", "mask")])
+def test_metadata_may_lie_in_two_places(
+    moved: tuple[str, ...], qo: tuple[int, ...], backend: str
+) -> None:
+    """Lengths on the device make it a problem with device metadata; page ids and masks do not."""
+    lengths_on_device = {"qo_indptr", "indptr", "last_page_len"} & {*moved}
+    if backend == "torch_sdpa" and lengths_on_device:
+        pytest.skip("torch_sdpa takes host metadata only; its sheet says so")
+    attn = BatchAttention(
+        8, 2, 64, torch.float32, Paged(16), device=DEVICE, variant=Variant(causal=True),
+        backend=backend,
+    )  # fmt: skip
+    cache, q = torch.randn(7, 2, 16, 2, 64), torch.randn(qo[-1], 8, 64)
+    lens = ((b - a) * n for a, b, n in zip(qo, qo[1:], (19, 0, 39), strict=False))
+    mask = torch.rand(sum(lens)) < 0.7 if "mask" in moved else None
+    cpu = BatchAttention(
+        8, 2, 64, torch.float32, Paged(16), device="cpu", variant=Variant(causal=True)
+    )
+    cpu.plan(i32(*qo), table("cpu"), mask=mask)
+    host = {"qo_indptr": i32(*qo)} | {name: getattr(table("cpu"), name) for name in _TABLE[1:]}
+    given = {name: x.to(DEVICE) if name in moved else x for name, x in host.items()}
+    attn.plan(
+        given.pop("qo_indptr"), PagedKV(**given), mask=None if mask is None else mask.to(DEVICE)
+    )
+    assert ("metadata=device" in str(attn.explain())) == bool(lengths_on_device)
+    got = attn.run(q.to(DEVICE), cache.to(DEVICE))
+    assert_close(got.cpu(), cpu.run(q, cache), dtype=torch.bfloat16)  # TF32 may be used on a GPU
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch_sdpa", "torch_varlen"])
+@pytest.mark.parametrize("qo", [(0, 1, 2), (0, 3, 5)], ids=["decode", "prefill"])
+def test_nothing_depends_on_the_default_device(backend: str, qo: tuple[int, ...]) -> None:
+    attn = BatchAttention(
+        8, 2, 64, torch.bfloat16, device=DEVICE, variant=Variant(causal=True), backend=backend
+    )
+    q = torch.randn(qo[-1], 8, 64, device=DEVICE).bfloat16()
+    k = torch.randn(9, 2, 64, device=DEVICE).bfloat16()
+    indptr, kv_indptr, results = i32(*qo), i32(0, 4, 9), []
+    for default in ("cpu", "cuda", "meta"):
+        torch.set_default_device(default)
+        try:
+            attn.plan(indptr, RaggedKV(kv_indptr))
+            results.append(attn.run(q, (k, k)))
+        finally:
+            torch.set_default_device("cpu")
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_autocast_does_not_lower_the_reference() -> None:
+    q, k = torch.randn(3, 8, 64, device=DEVICE), torch.randn(5, 2, 64, device=DEVICE)
+    for backend in ("reference", "torch_sdpa"):
+        with attnhub.use(backend):
+            want = attnhub.attention(q, k, k)
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                assert torch.equal(attnhub.attention(q, k, k), want)
 
 
 def test_varlen_is_preferred_for_ragged_half_precision() -> None:

@@ -25,7 +25,7 @@ def test_opcheck(scales: str, with_lse: bool) -> None:
     t = make(problem)
     mla = batch_mla(problem)
     mla.plan(t.qo_indptr, t.table)
-    flat = inputs.split_scales(t.scales.ckv, t.scales.kpe)
+    flat = inputs.split_scales(ckv=t.scales.ckv, kpe=t.scales.kpe)
     out = torch.full_like(t.q_nope, torch.nan)
     lse = torch.full(t.q_nope.shape[:2], torch.nan) if with_lse else None
     args = (t.q_nope, t.q_pe, *t.kv, out, lse, *flat, mla._handle)

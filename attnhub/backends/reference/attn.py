@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -12,6 +11,7 @@ from attnhub.attn.batch import AttentionBatch
 from attnhub.attn.kv import Scales
 from attnhub.attn.problem import AttentionProblem
 from attnhub.attn.reference import Request, attend
+from attnhub.backends.precision import without_autocast
 
 
 class _Plan:
@@ -24,6 +24,7 @@ class _Plan:
     def update(self, batch: AttentionBatch) -> None:
         self._batch = batch
 
+    @without_autocast
     def run(
         self,
         q: Tensor,
@@ -38,9 +39,7 @@ class _Plan:
         if self._batch is None:
             self._dense(q, k, v, out, lse, mask, scales, params)
             return
-        out.zero_()  # rows that no request owns
-        if lse is not None:
-            lse.fill_(-math.inf)
+        found = []  # written when all is read: out may be q
         for r in rows.requests(self._batch, self._problem, k, v):
             request = Request(
                 index=r.index,
@@ -50,10 +49,8 @@ class _Plan:
                 scales=scales,
                 params=params,
             )
-            o, s = attend(q[r.rows], r.k, r.v, self._problem.variant, request)
-            out[r.rows] = o.to(out.dtype)
-            if lse is not None:
-                lse[r.rows] = s.float()
+            found.append(attend(q[r.rows], r.k, r.v, self._problem.variant, request))
+        rows.write(found, out, lse)
 
     def _dense(
         self,

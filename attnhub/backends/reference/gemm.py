@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from attnhub.backends.precision import without_autocast
 from attnhub.backends.reference import Reference
 from attnhub.gemm import reference
 
 
+@without_autocast
 def _segment_gemm(
     x: Tensor,
     weights: Tensor,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
 from attnhub.attn import rows
 from attnhub.attn.batch import AttentionBatch
 from attnhub.attn.problem import AttentionProblem
+from attnhub.backends.precision import without_autocast
 from attnhub.mla.inputs import MLAScales
 from attnhub.mla.problem import MLAProblem
 from attnhub.mla.reference import attend
@@ -25,6 +24,7 @@ class _Plan:
     def update(self, batch: AttentionBatch) -> None:
         self._batch = batch
 
+    @without_autocast
     def run(
         self,
         q_nope: Tensor,
@@ -37,11 +37,9 @@ class _Plan:
         scales: MLAScales,
     ) -> None:
         assert self._batch is not None
-        out.zero_()  # rows that no request owns
-        if lse is not None:
-            lse.fill_(-math.inf)
+        found = []  # written when all is read: out may be q_nope
         for r in rows.requests(self._batch, self._paged, ckv, kpe):
-            o, s = attend(
+            o_and_lse = attend(
                 q_nope[r.rows],
                 q_pe[r.rows],
                 r.k,
@@ -50,9 +48,8 @@ class _Plan:
                 causal=self._causal,
                 scales=scales,
             )
-            out[r.rows] = o.to(out.dtype)
-            if lse is not None:
-                lse[r.rows] = s.float()
+            found.append(o_and_lse)
+        rows.write(found, out, lse)
 
 
 def _as_attention(problem: MLAProblem) -> AttentionProblem:
