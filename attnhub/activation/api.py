@@ -92,6 +92,7 @@ def gelu_tanh_and_mul(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def _gated(op: FunctionalOp, x: Tensor, out: Tensor | None) -> Tensor:
+    check.is_tensor(x, "x")
     if x.dtype not in check.FLOATS:
         check.dtype(x, "x", check.FLOATS)
     width = x.shape[-1] if x.dim() else 0
@@ -106,11 +107,6 @@ def _gated(op: FunctionalOp, x: Tensor, out: Tensor | None) -> Tensor:
     if out is None:
         out = x.new_empty(shape)
     else:
-        if out.shape != shape:
-            check.shape(out, "out", shape)
-        if out.dtype != x.dtype:
-            check.dtype(out, "out", (x.dtype,))
-        check.device(out, "out", x.device, "x")
-        check.last_contiguous(out, "out")
+        check.output(out, "out", shape, x.dtype, x, "x")
     op(x, out)
     return out

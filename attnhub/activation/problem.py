@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnhub.core.problem import Problem, Work, fact
+from attnhub.core.problem import DTYPE_BYTES, Problem, Work, assuming, fact
 
 HIDDEN = (64, 111, 500, 4096, 14336)  # 111, 500: no multiple of a vector
-_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedProblem(Problem):
     """Facts of every gated activation; ``hidden`` is the size of an output row."""
 
-    dtype: str = fact(domain=tuple(_SIZES))
+    dtype: str = fact(domain=("float32", "float16", "bfloat16"))
     hidden: int = fact(domain=HIDDEN)
     contiguous: bool = fact(domain=(True, False), default=True)
 
     def work(self) -> Work:
         """Gate and up are read once, their product is written once."""
-        rows = self.extent.tokens if self.extent.tokens is not None else 4096
+        (rows,), assumed = assuming(self.extent, tokens=4096)
         elements = rows * self.hidden
         return Work(
             flops=6.0 * elements,
-            bytes=3.0 * elements * _SIZES[self.dtype],
-            assumed="" if self.extent.tokens is not None else "tokens unknown, assumed 4096",
+            bytes=3.0 * elements * DTYPE_BYTES[self.dtype],
+            assumed=assumed,
         )
 
 

@@ -1,7 +1,8 @@
-"""Inputs of the gated activations: small ones for tests, feed-forward sizes for benchmarks."""
+"""Inputs of the gated activations: feed-forward sizes for benchmarks, any problem for tests."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from attnhub.activation import api
+from attnhub.activation.problem import GatedProblem
+from attnhub.core.calls import Run, spaced
 from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
 
@@ -51,3 +54,28 @@ def _make(function: Callable[..., Tensor], tokens: int, hidden: int) -> Callable
 silu_and_mul = _cases(api.silu_and_mul)
 gelu_and_mul = _cases(api.gelu_and_mul)
 gelu_tanh_and_mul = _cases(api.gelu_tanh_and_mul)
+
+
+def _calls(function: Callable[..., Tensor]) -> Callable[..., Run]:
+    """Rows of any form; gates so large that float16 holds no square of theirs, and zeros."""
+
+    def build(problem: GatedProblem, device: torch.device, generator: torch.Generator) -> Run:
+        def rows(*outer: int) -> tuple[Tensor, Tensor]:
+            drawn = torch.randn(*outer, 2 * problem.hidden, generator=generator)
+            drawn[..., :1, : problem.hidden] *= 100
+            drawn[..., 1:2, : problem.hidden] = 0
+            x = drawn.to(device, getattr(torch, problem.dtype))
+            out = x.new_full((*outer, problem.hidden), math.nan)
+            return (x, out) if problem.contiguous else (spaced(x), spaced(out))
+
+        inputs = {"rows": rows(5), "batches of rows": rows(2, 3), "no rows": rows(0)}
+        return lambda: {name: function(x, out=out) for name, (x, out) in inputs.items()}
+
+    return build
+
+
+calls = {
+    "activation.silu_and_mul": _calls(api.silu_and_mul),
+    "activation.gelu_and_mul": _calls(api.gelu_and_mul),
+    "activation.gelu_tanh_and_mul": _calls(api.gelu_tanh_and_mul),
+}

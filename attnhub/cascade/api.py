@@ -103,12 +103,13 @@ def merge_state(
         o, lse = merge_state(o_prefix, lse_prefix, o_suffix, lse_suffix)
     """
     _check_state(o_a, lse_a, "_a")
-    _check_other(o_b, lse_b, "_b", o_a)
+    _check_other(o_b, lse_b, "_b", o_a.shape, o_a)
     if out is None:
         o, lse = torch.empty_like(o_a), torch.empty_like(lse_a)
     else:
+        check.pair(out, "out", "(o, lse)")
         o, lse = out
-        _check_other(o, lse, " of out", o_a)
+        _check_other(o, lse, " of out", o_a.shape, o_a)
     _merge_state(o_a, lse_a, o_b, lse_b, o, lse)
     return o, lse
 
@@ -134,8 +135,9 @@ def merge_state_(
         merge_state_(o, lse, o_suffix, lse_suffix)   # o and lse now cover both sets
     """
     _check_state(o, lse, "")
-    _check_other(o_b, lse_b, "_b", o)
+    _check_other(o_b, lse_b, "_b", o.shape, o)
     if mask is not None:
+        check.is_tensor(mask, "mask")
         check.dtype(mask, "mask", (torch.bool,))
         check.shape(mask, "mask", (o.shape[0],))
         check.device(mask, "mask", o.device, "o")
@@ -164,46 +166,33 @@ def merge_states(
 
         o, lse = merge_states(torch.stack([o_0, o_1], 1), torch.stack([lse_0, lse_1], 1))
     """
-    if o.dim() != 4:
-        check.shape(o, "o", ("tokens", "n", "heads", "dim"))
-    _check_state(o, lse, "", dim=4)
+    _check_state(o, lse, "", ("tokens", "n", "heads", "dim"))
     tokens, _, heads, dim = o.shape
     if out is None:
         merged, merged_lse = o.new_empty(tokens, heads, dim), lse.new_empty(tokens, heads)
     else:
+        check.pair(out, "out", "(o, lse)")
         merged, merged_lse = out
-        shape = (tokens, heads, dim)
-        _check_tensor(merged, "o of out", shape, o.dtype, o)
-        _check_tensor(merged_lse, "lse of out", shape[:2], torch.float32, o)
+        _check_other(merged, merged_lse, " of out", (tokens, heads, dim), o)
     _merge_states(o, lse, merged, merged_lse)
     return merged, merged_lse
 
 
-def _check_state(o: Tensor, lse: Tensor, suffix: str, dim: int = 3) -> None:
+_STATE = ("tokens", "heads", "dim")
+
+
+def _check_state(o: Tensor, lse: Tensor, suffix: str, axes: tuple[str, ...] = _STATE) -> None:
     """The state that the others are compared with."""
+    check.is_tensor(o, f"o{suffix}")
     if o.dtype not in check.FLOATS:
         check.dtype(o, f"o{suffix}", check.FLOATS)
-    if o.dim() != dim or not o.shape[-1]:
-        check.fail(f"o{suffix} has shape {list(o.shape)}, needs [tokens, heads, dim] with dim >= 1")
-    _check_other(o, lse, suffix, o)
+    if o.dim() != len(axes) or not o.shape[-1]:
+        needs = check.shape_text(axes)
+        check.fail(f"o{suffix} has shape {list(o.shape)}, needs {needs} with dim >= 1")
+    _check_other(o, lse, suffix, o.shape, o)
 
 
-def _check_other(o: Tensor, lse: Tensor, suffix: str, like: Tensor) -> None:
-    shape = like.shape
-    _check_tensor(o, f"o{suffix}", shape, like.dtype, like)
-    _check_tensor(lse, f"lse{suffix}", shape[:-1], torch.float32, like)
-
-
-def _check_tensor(
-    x: Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype, like: Tensor
-) -> None:
-    if x.shape != shape:
-        check.shape(x, name, shape)
-    if x.dtype != dtype:
-        check.dtype(x, name, (dtype,))
-    if x.device != like.device:
-        check.device(x, name, like.device, "the first state")
-    if x.stride(-1) != 1:
-        check.last_contiguous(x, name)
-    if x.requires_grad:
-        check.no_grad(x)
+def _check_other(o: Tensor, lse: Tensor, suffix: str, shape: tuple[int, ...], like: Tensor) -> None:
+    """A state of ``shape``; what is only read keeps the rules of what may be written."""
+    check.output(o, f"o{suffix}", shape, like.dtype, like, "the first state")
+    check.output(lse, f"lse{suffix}", shape[:-1], torch.float32, like, "the first state")

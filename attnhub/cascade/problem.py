@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnhub.core.problem import Problem, Work, fact
-
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+from attnhub.core.problem import DTYPE_BYTES, Problem, Work, assuming, fact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +17,12 @@ class _Merge(Problem):
 
     def traffic(self, states: int) -> Work:
         """``states`` outputs and LSEs are read or written; each element costs a few operations."""
-        tokens = 128 if self.extent.tokens is None else self.extent.tokens
+        (tokens,), assumed = assuming(self.extent, tokens=128)
         rows = float(states * tokens * self.num_heads)
         return Work(
             flops=3.0 * rows * self.head_dim,
-            bytes=rows * (self.head_dim * _BYTES[self.dtype] + 4),
-            assumed="" if self.extent.tokens is not None else "tokens unknown, assumed 128",
+            bytes=rows * (self.head_dim * DTYPE_BYTES[self.dtype] + 4),
+            assumed=assumed,
         )
 
 
@@ -56,7 +54,7 @@ class MergeStatesProblem(_Merge):
 
     op = "cascade.merge_states"
 
-    num_states: int = fact(domain=(0, 1, 2, 3, 8))
+    num_states: int = fact(domain=(0, 1, 2, 3, 8), minimum=0)
 
     def work(self) -> Work:
         return self.traffic(self.num_states + 1)

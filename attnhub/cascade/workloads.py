@@ -1,14 +1,21 @@
-"""Inputs of the merges: small ones for tests, the sizes of real models for benchmarks."""
+"""Inputs of the merges: the sizes of real models for benchmarks, any problem for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnhub.cascade import api
+from attnhub.cascade.problem import (
+    MergeStateInPlaceProblem,
+    MergeStateProblem,
+    MergeStatesProblem,
+)
+from attnhub.core.calls import Call, Calls, Run, spaced
 from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
 
@@ -21,7 +28,6 @@ _SIZES = (
     (16, 64, 32, 128, "h200"),
 )
 
-Run = Callable[[], Any]
 Make = Callable[[torch.device, torch.Generator], Run]
 
 
@@ -88,3 +94,102 @@ def _cases(make: Callable[..., Make], states: int | None = None) -> tuple[Worklo
 merge_state = _cases(_merge_state, states=2)
 merge_state_in_place = _cases(_merge_state_in_place, states=2)
 merge_states = _cases(_merge_states)
+
+
+_TOKENS = 9
+_Problem = MergeStateProblem | MergeStateInPlaceProblem | MergeStatesProblem
+_State = tuple[Tensor, Tensor]
+
+
+def _hard_states(
+    problem: _Problem, count: int, tokens: int, device: torch.device, generator: torch.Generator
+) -> _State:
+    """``o [tokens, count, heads, dim]`` and ``lse [tokens, count, heads]``.
+
+    Token 0 saw nothing in its first state, token 1 in its last, token 2 in any; what those states
+    hold is NaN. The LSEs of token 3 are far from 0, those of token 4 far from each other.
+    """
+    shape = (tokens, count, problem.num_heads)
+    o = torch.randn(*shape, problem.head_dim, generator=generator)
+    lse = torch.randn(shape, generator=generator)
+    lse[0:1, :1], lse[1:2, -1:], lse[2:3] = -math.inf, -math.inf, -math.inf
+    lse[3:4] -= 60000
+    lse[4:5, :1] += 90
+    o[lse == -math.inf] = math.nan
+    return _as_asked(problem, o.to(device, getattr(torch, problem.dtype)), lse.to(device))
+
+
+def _as_asked(problem: _Problem, *state: Tensor) -> _State:
+    """A copy of a state, with or without gaps between rows."""
+    o, lse = (x.contiguous().clone() if problem.contiguous else spaced(x) for x in state)
+    return o, lse
+
+
+def _two(problem: _Problem, *args: Any) -> tuple[_State, _State]:
+    o, lse = _hard_states(problem, 2, *args)
+    return _as_asked(problem, o[:, 0], lse[:, 0]), _as_asked(problem, o[:, 1], lse[:, 1])
+
+
+def _nowhere(problem: _Problem, like: _State) -> _State:
+    return _as_asked(problem, *(torch.full_like(x, math.nan) for x in like))
+
+
+def _state(o: Tensor, lse: Tensor) -> dict[str, Tensor]:
+    return {"out": o, "lse": lse}
+
+
+def _merge_state_calls(
+    problem: MergeStateProblem, device: torch.device, generator: torch.Generator
+) -> Iterator[Call]:
+    """Into new memory, and into each of the two states."""
+    a, b = _two(problem, _TOKENS, device, generator)
+    none = _two(problem, 0, device, generator)
+
+    def into(which: int) -> Run:
+        def run() -> dict[str, Tensor]:
+            states = [_as_asked(problem, *a), _as_asked(problem, *b), _nowhere(problem, a)]
+            return _state(*api.merge_state(*states[0], *states[1], out=states[which]))
+
+        return run
+
+    yield Call(name="two states", run=into(2))
+    yield Call(name="into the first", run=into(0))
+    yield Call(name="into the second", run=into(1))
+    yield Call(name="no tokens", run=lambda: _state(*api.merge_state(*none[0], *none[1])))
+
+
+def _in_place_calls(
+    problem: MergeStateInPlaceProblem, device: torch.device, generator: torch.Generator
+) -> Iterator[Call]:
+    """Where a mask is given, it leaves out some of the states that saw nothing, and some others."""
+    for tokens in (_TOKENS, 0):
+        a, b = _two(problem, tokens, device, generator)
+        mask = (torch.arange(tokens) % 4 < 2).to(device) if problem.mask else None
+
+        def run(a: _State = a, b: _State = b, mask: Tensor | None = mask) -> dict[str, Tensor]:
+            state = _as_asked(problem, *a)
+            api.merge_state_(*state, *b, mask=mask)
+            return _state(*state)
+
+        yield Call(name=f"{tokens} tokens", run=run)
+
+
+def _merge_states_calls(
+    problem: MergeStatesProblem, device: torch.device, generator: torch.Generator
+) -> Iterator[Call]:
+    for tokens in (_TOKENS, 0):
+        o, lse = _hard_states(problem, problem.num_states, tokens, device, generator)
+        like = o.new_empty(tokens, *o.shape[2:]), lse.new_empty(tokens, lse.shape[2])
+
+        def run(o: Tensor = o, lse: Tensor = lse, like: _State = like) -> dict[str, Tensor]:
+            return _state(*api.merge_states(o, lse, out=_nowhere(problem, like)))
+
+        yield Call(name=f"{tokens} tokens", run=run)
+
+
+_BASE = {"dtype": "float32", "num_heads": 3, "head_dim": 64}
+calls = {
+    "cascade.merge_state": Calls(build=_merge_state_calls, base=_BASE),
+    "cascade.merge_state_in_place": Calls(build=_in_place_calls, base=_BASE),
+    "cascade.merge_states": Calls(build=_merge_states_calls, base={**_BASE, "num_states": 3}),
+}

@@ -101,32 +101,31 @@ def segment_gemm(
 
         y = segment_gemm(x, adapters, seg_indptr, weight_indices=adapter_of_request)
     """
+    check.is_tensor(x, "x")
+    check.is_tensor(weights, "weights")
     if x.dtype not in check.FLOATS:
         check.dtype(x, "x", check.FLOATS)
     if x.dim() != 2 or not x.shape[1]:
         check.fail(f"x has shape {list(x.shape)}, needs [rows, k] with k >= 1")
+    check.last_contiguous(x, "x")
+    check.no_grad(x, weights)
     rows, k = x.shape
     n = _check_weights(weights, x, k, transposed=transposed)
     _check_segments(seg_indptr, weight_indices, x, weights.shape[0])
     if out is None:
         out = x.new_empty(rows, n)
-    elif out.shape != (rows, n):
-        check.shape(out, "out", (rows, n))
-    for name, tensor in (("x", x), ("weights", weights), ("out", out)):
-        if tensor.dtype != x.dtype:
-            check.dtype(tensor, name, (x.dtype,))
-        if tensor.device != x.device:
-            check.device(tensor, name, x.device, "x")
-        if tensor.stride(-1) != 1:
-            check.last_contiguous(tensor, name)
-        if tensor.requires_grad:
-            check.no_grad(tensor)
+    else:
+        check.output(out, "out", (rows, n), x.dtype, x, "x")
     _segment_gemm(x, weights, seg_indptr, weight_indices, out, transposed)
     return out
 
 
 def _check_weights(weights: Tensor, x: Tensor, k: int, *, transposed: bool) -> int:
-    """Check the shape of the matrices against ``x``; their n."""
+    """Check the matrices against ``x``; their n."""
+    if weights.dtype != x.dtype:
+        check.dtype(weights, "weights", (x.dtype,))
+    if weights.device != x.device:
+        check.device(weights, "weights", x.device, "x")
     size: int = weights.shape[-1 if transposed else 1] if weights.dim() == 3 else -1
     if size != k:
         check.shape(weights, "weights", ("num_weights", *(("n", k) if transposed else (k, "n"))))

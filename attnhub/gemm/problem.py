@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnhub.core.problem import Problem, Work, fact
-
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+from attnhub.core.problem import DTYPE_BYTES, Problem, Work, assuming, fact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +26,10 @@ class SegmentGemmProblem(Problem):
 
     def work(self) -> Work:
         """Each row meets one matrix; each segment reads its own."""
-        batch, tokens = self.extent.batch, self.extent.tokens
-        unknown = batch is None or tokens is None
-        batch = 8 if batch is None else batch
-        tokens = 1024 if tokens is None else tokens
+        (batch, tokens), assumed = assuming(self.extent, batch=8, tokens=1024)
         elements = tokens * (self.k + self.n) + batch * self.k * self.n
         return Work(
             flops=2.0 * tokens * self.k * self.n,
-            bytes=float(elements * _BYTES[self.dtype]),
-            assumed="batch or tokens unknown, assumed 8 and 1024" if unknown else "",
+            bytes=float(elements * DTYPE_BYTES[self.dtype]),
+            assumed=assumed,
         )

@@ -1,16 +1,19 @@
-"""Inputs of the grouped product: small ones for tests, adapters and experts for benchmarks."""
+"""Inputs of the grouped product: adapters and experts for benchmarks, any problem for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
 import torch
 
+from attnhub.core.calls import Call, Calls, spaced
 from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
 from attnhub.gemm import api
+from attnhub.gemm.problem import SegmentGemmProblem
 
 #: (rows of each segment, k, n, tag): 111 is no multiple of a tile; then a LoRA down and up
 #: projection in decode, and the experts of a mixture in prefill, one of them idle.
@@ -59,3 +62,49 @@ segment_gemm = tuple(
     for transposed in (False, True)
     for lengths, k, n, tag in _SIZES
 )
+
+
+#: Rows of each segment, empty ones at both ends and inside, and the matrix of each where the call
+#: says so. Matrix 1 is nobody's, matrix 4 belongs to empty segments only: both are NaN.
+_SEGMENTS, _MATRICES = (0, 3, 0, 17, 1, 0), (4, 3, 4, 0, 3, 4)
+_UNCOVERED = 2
+
+
+def _calls(
+    problem: SegmentGemmProblem, device: torch.device, generator: torch.Generator
+) -> Iterator[Call]:
+    """Rows past the last segment are NaN in ``x``, and must be zero in ``out``."""
+    dtype, rows = getattr(torch, problem.dtype), sum(_SEGMENTS) + _UNCOVERED
+
+    def tensor(drawn: torch.Tensor) -> torch.Tensor:
+        x = drawn.to(device, dtype)
+        return x if problem.contiguous else spaced(x)
+
+    x = torch.randn(rows, problem.k, generator=generator)
+    x[-_UNCOVERED:] = math.nan
+    inner = (problem.n, problem.k) if problem.transposed else (problem.k, problem.n)
+    matrices = _MATRICES if problem.indexed else range(len(_SEGMENTS))
+    used = {matrix for matrix, length in zip(matrices, _SEGMENTS, strict=True) if length}
+    weights = torch.full((len(_SEGMENTS), *inner), math.nan)
+    for matrix in sorted(used):
+        weights[matrix] = torch.randn(inner, generator=generator)
+    left, right = tensor(x), tensor(weights)
+    indptr = torch.tensor([0, *accumulate(_SEGMENTS)], dtype=torch.int32, device=device)
+    chosen = torch.tensor(_MATRICES, dtype=torch.int32, device=device) if problem.indexed else None
+
+    def run(rows: int = rows, segments: int = len(_SEGMENTS)) -> torch.Tensor:
+        return api.segment_gemm(
+            left[:rows],
+            right,
+            indptr[: segments + 1],
+            weight_indices=None if chosen is None else chosen[:segments],
+            transposed=problem.transposed,
+            out=tensor(torch.full((rows, problem.n), math.nan)),
+        )
+
+    yield Call(name="segments", run=run, grows=True)
+    yield Call(name="no segments", run=lambda: run(_UNCOVERED, 0), grows=True)
+    yield Call(name="no rows", run=lambda: run(0, 1), grows=True)
+
+
+calls = {"gemm.segment_gemm": Calls(build=_calls, base={"dtype": "float32"})}

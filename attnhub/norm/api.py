@@ -94,7 +94,7 @@ def _rms(x: Tensor, weight: Tensor, eps: float, bias: float, out: Tensor | None)
     if out is None:
         out = torch.empty_like(x)
     else:
-        _check_like(out, "out", x)
+        check.output(out, "out", x.shape, x.dtype, x, "x")
     _rmsnorm(x, weight, out, eps, bias)
     return out
 
@@ -154,40 +154,45 @@ def layernorm(
     """
     _check_rows(x, weight)
     if bias is not None:
-        _check_like(bias, "bias", weight)
+        _check_vector(bias, "bias", x)
     if out is None:
         out = torch.empty_like(x)
     else:
-        _check_like(out, "out", x)
+        check.output(out, "out", x.shape, x.dtype, x, "x")
     _layernorm(x, weight, bias, out, eps)
     return out
 
 
 def _check_rows(x: Tensor, weight: Tensor) -> None:
-    check.dtype(x, "x", check.FLOATS)
+    check.is_tensor(x, "x")
+    if x.dtype not in check.FLOATS:
+        check.dtype(x, "x", check.FLOATS)
     if x.dim() < 1 or x.shape[-1] == 0:
         check.fail(f"x has shape {list(x.shape)}, needs [..., hidden] with hidden >= 1")
-    if weight.dtype != x.dtype:
-        check.dtype(weight, "weight", (x.dtype,))
-    if weight.shape != x.shape[-1:]:
-        check.shape(weight, "weight", (x.shape[-1],))
-    if weight.device != x.device:
-        check.device(weight, "weight", x.device, "x")
-    check.last_contiguous(x, "x")
-    check.last_contiguous(weight, "weight")
-    check.no_grad(x, weight)
+    if x.stride(-1) != 1:
+        check.last_contiguous(x, "x")
+    if x.requires_grad:
+        check.no_grad(x)
+    _check_vector(weight, "weight", x)
+
+
+def _check_vector(y: Tensor, name: str, x: Tensor) -> None:
+    """A factor or summand of each element of a row of ``x``."""
+    check.is_tensor(y, name)
+    if y.dtype != x.dtype:
+        check.dtype(y, name, (x.dtype,))
+    if y.shape != x.shape[-1:]:
+        check.shape(y, name, (x.shape[-1],))
+    if y.device != x.device:
+        check.device(y, name, x.device, "x")
+    if y.stride(0) != 1:
+        check.last_contiguous(y, name)
+    if y.requires_grad:
+        check.no_grad(y)
 
 
 def _check_residual(residual: Tensor, x: Tensor) -> None:
-    _check_like(residual, "residual", x)
+    check.output(residual, "residual", x.shape, x.dtype, x, "x")
     # Both are written; an address has no meaning while tracing.
     if not torch.compiler.is_compiling() and x.numel() and x.data_ptr() == residual.data_ptr():
         check.fail("x and residual are the same memory, but both are written; clone one of them")
-
-
-def _check_like(y: Tensor, name: str, x: Tensor) -> None:
-    if y.shape != x.shape:
-        check.shape(y, name, tuple(x.shape))
-    check.dtype(y, name, (x.dtype,))
-    check.device(y, name, x.device, "x")
-    check.last_contiguous(y, name)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnhub.core.problem import Problem, Work, fact
+from attnhub.core.problem import DTYPE_BYTES, Problem, Work, assuming, fact
 
 HIDDEN = (64, 111, 500, 4096, 32768)  # 111, 500: no multiple of a vector; 32768: over 48 KB a row
-_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +17,12 @@ class _Norm(Problem):
 
     def traffic(self, tensors: int) -> Work:
         """Rows are read or written ``tensors`` times."""
-        rows = self.extent.tokens if self.extent.tokens is not None else 4096
+        (rows,), assumed = assuming(self.extent, tokens=4096)
         elements = rows * self.hidden
         return Work(
             flops=4.0 * elements,
-            bytes=float(tensors * elements * _SIZES[self.dtype]),
-            assumed="" if self.extent.tokens is not None else "tokens unknown, assumed 4096",
+            bytes=float(tensors * elements * DTYPE_BYTES[self.dtype]),
+            assumed=assumed,
         )
 
 

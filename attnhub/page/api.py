@@ -2,7 +2,9 @@
 
 Values are copied bit for bit: entries and cache share one dtype, float16, bfloat16, float32 or
 float8. Index tensors are int32 and lie on the device of what they index. On the host their values
-are checked on every call; on a device they are not, since reading them would wait for it.
+are checked on every call; on a device (and under torch.compile) they are not, since reading them
+would wait for it: a token that leads outside its request's pages is then the caller's fault. The
+built-in backend drops such a token, without waiting for the device; another may write anywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from attnhub.core import check, metadata
 from attnhub.core import device as devices
 from attnhub.core.functional import FunctionalOp
 from attnhub.core.problem import Extent, bucket
-from attnhub.page import reference
+from attnhub.page import checks, reference
 from attnhub.page.problem import (
     AppendPagedKVProblem,
     AppendPagedMLAProblem,
@@ -25,8 +27,6 @@ from attnhub.page.problem import (
     SeqLensProblem,
 )
 from attnhub.page.reference import Layout
-
-_DTYPES = check.FLOATS + check.FP8
 
 
 def _append_facts(new: Tensor) -> dict[str, Any]:
@@ -145,10 +145,11 @@ def append_paged_kv(
         pages, page, heads, dim_k = k_cache.shape
     else:
         pages, heads, page, dim_k = k_cache.shape
+    check.is_tensor(k_new, "k_new")
     tokens = k_new.shape[0] if k_new.dim() else 0
-    _check_entries(k_new, k_cache, "k_new", (tokens, heads, dim_k), k_new)
-    _check_entries(v_new, v_cache, "v_new", (tokens, heads, v_cache.shape[3]), k_new)
-    _check_where(table, batch_indices, positions, k_new, (pages, page))
+    checks.entries(k_new, k_cache, "k_new", (tokens, heads, dim_k), k_new)
+    checks.entries(v_new, v_cache, "v_new", (tokens, heads, v_cache.shape[3]), k_new)
+    checks.where(table, batch_indices, positions, k_new, (pages, page))
     _append_paged_kv(
         k_new, v_new, k_cache, v_cache,
         table.indptr, table.indices, batch_indices, positions, layout,
@@ -185,15 +186,17 @@ def append_paged_mla(
 
         append_paged_mla(ckv, kpe, ckv_cache, kpe_cache, table, batch_indices, positions)
     """
+    for name, given in (("ckv", ckv), ("ckv_cache", ckv_cache), ("kpe_cache", kpe_cache)):
+        check.is_tensor(given, name)
     if ckv_cache.dim() != 3:
         check.shape(ckv_cache, "ckv_cache", ("pages", "page", "dim_ckv"))
     pages, page, dim_ckv = ckv_cache.shape
     if kpe_cache.dim() != 3 or kpe_cache.shape[:2] != (pages, page):
         check.shape(kpe_cache, "kpe_cache", (pages, page, "dim_kpe"))
     tokens = ckv.shape[0] if ckv.dim() else 0
-    _check_entries(ckv, ckv_cache, "ckv", (tokens, dim_ckv), ckv)
-    _check_entries(kpe, kpe_cache, "kpe", (tokens, kpe_cache.shape[2]), ckv)
-    _check_where(table, batch_indices, positions, ckv, (pages, page))
+    checks.entries(ckv, ckv_cache, "ckv", (tokens, dim_ckv), ckv)
+    checks.entries(kpe, kpe_cache, "kpe", (tokens, kpe_cache.shape[2]), ckv)
+    checks.where(table, batch_indices, positions, ckv, (pages, page))
     _append_paged_mla(
         ckv, kpe, ckv_cache, kpe_cache, table.indptr, table.indices, batch_indices, positions
     )
@@ -221,12 +224,11 @@ def get_batch_indices_positions(
 
         batch_indices, positions = get_batch_indices_positions(append_indptr, seq_lens, len(k_new))
     """
-    batch = _check_indptr(append_indptr, "append_indptr", append_indptr)
-    _check_index(seq_lens, "seq_lens", batch, append_indptr)
-    if num_tokens < 0:
-        check.fail(f"num_tokens={num_tokens}: needs an integer >= 0")
+    batch = checks.indptr(append_indptr, "append_indptr", append_indptr)
+    checks.index(seq_lens, "seq_lens", batch, append_indptr)
+    check.integer(num_tokens, "num_tokens", 0)
     if append_indptr.is_cpu and not torch.compiler.is_compiling():
-        _check_lengths(append_indptr, seq_lens, num_tokens)
+        checks.lengths(append_indptr, seq_lens, num_tokens)
     batch_indices = append_indptr.new_empty(num_tokens)
     positions = append_indptr.new_empty(num_tokens)
     _get_batch_indices_positions(append_indptr, seq_lens, batch_indices, positions)
@@ -251,12 +253,11 @@ def get_seq_lens(table: PagedKV, page_size: int) -> Tensor:
 
         seq_lens = get_seq_lens(table, page_size=16)
     """
-    _check_table(table)
+    checks.page_table(table)
     indptr, last = table.indptr, table.last_page_len
-    batch = _check_indptr(indptr, "table.indptr", indptr)
-    _check_index(last, "table.last_page_len", batch, indptr)
-    if page_size < 1:
-        check.fail(f"page_size={page_size}: needs an integer >= 1")
+    batch = checks.indptr(indptr, "table.indptr", indptr)
+    checks.index(last, "table.last_page_len", batch, indptr)
+    check.integer(page_size, "page_size", 1)
     if indptr.is_cpu and not torch.compiler.is_compiling():
         metadata.indptr_values(indptr, "table.indptr")
         used = torch.where(indptr.diff() > 0, last, 1)
@@ -265,95 +266,3 @@ def get_seq_lens(table: PagedKV, page_size: int) -> Tensor:
     out = torch.empty_like(last)
     _get_seq_lens(indptr, last, out, page_size)
     return out
-
-
-def _check_entries(
-    new: Tensor, cache: Tensor, name: str, shape: tuple[int, ...], like: Tensor
-) -> None:
-    """New entries of ``shape`` and their cache, both of the dtype and on the device of ``like``."""
-    dtype, device = like.dtype, like.device
-    if (
-        new.shape != shape
-        or dtype not in _DTYPES
-        or new.dtype != dtype
-        or cache.dtype != dtype
-        or new.device != device
-        or cache.device != device
-        or new.stride(-1) != 1
-        or cache.stride(-1) != 1
-        or new.requires_grad
-        or cache.requires_grad
-    ):
-        _explain_entries(new, cache, name, shape, like)
-
-
-def _explain_entries(
-    new: Tensor, cache: Tensor, name: str, shape: tuple[int, ...], like: Tensor
-) -> None:
-    """Raise for the first thing that is really wrong: text is made only here, off the fast path."""
-    cache_name = name.removesuffix("_new") + "_cache"
-    like_name = "k_new" if name.endswith("_new") else "ckv"
-    check.shape(new, name, ("tokens" if new is like else shape[0], *shape[1:]))
-    check.dtype(new, name, _DTYPES if new is like else (like.dtype,))
-    if cache.dtype != like.dtype:
-        check.fail(
-            f"{cache_name} has dtype {check.dtype_name(cache.dtype)}, but the new entries are "
-            f"{check.dtype_name(like.dtype)}; convert or quantise the entries first"
-        )
-    for tensor, its_name in ((new, name), (cache, cache_name)):
-        check.device(tensor, its_name, like.device, like_name)
-        check.last_contiguous(tensor, its_name)
-    check.no_grad(new, cache)
-
-
-def _check_where(
-    table: PagedKV, batch_indices: Tensor, positions: Tensor, new: Tensor, size: tuple[int, int]
-) -> None:
-    """The index tensors of an append; their values too where they lie on the host."""
-    _check_table(table)
-    _check_indptr(table.indptr, "table.indptr", new)
-    _check_index(table.indices, "table.indices", None, new)
-    _check_index(batch_indices, "batch_indices", new.shape[0], new)
-    _check_index(positions, "positions", new.shape[0], new)
-    if new.is_cpu and not torch.compiler.is_compiling():
-        reference.locate(batch_indices, positions, table.indptr, table.indices, size)
-
-
-def _check_table(table: PagedKV) -> None:
-    if not isinstance(table, PagedKV):
-        check.fail(
-            f"table is a {type(table).__name__}; give PagedKV(indptr, indices, last_page_len)"
-        )
-
-
-def _check_index(x: Tensor, name: str, length: int | None, like: Tensor) -> None:
-    metadata.index_tensor(x, name, length)
-    if x.device != like.device:
-        check.fail(
-            f"{name} is on {x.device}, needs {like.device}, where what it indexes is; move it"
-        )
-
-
-def _check_indptr(x: Tensor, name: str, like: Tensor) -> int:
-    """Check a row pointer and return how many rows it has."""
-    _check_index(x, name, None, like)
-    rows = x.shape[0] - 1
-    if rows < 0:
-        check.fail(f"{name} is empty, needs [batch + 1] with a leading 0")
-    return rows
-
-
-def _check_lengths(append_indptr: Tensor, seq_lens: Tensor, num_tokens: int) -> None:
-    starts = metadata.indptr_values(append_indptr, "append_indptr")
-    if num_tokens < starts[-1]:
-        check.fail(
-            f"num_tokens={num_tokens}, but append_indptr ends at {starts[-1]}; give at least that"
-        )
-    old = seq_lens - append_indptr.diff()
-    if (old < 0).any():
-        bad = int((old < 0).nonzero()[0])
-        new = starts[bad + 1] - starts[bad]
-        check.fail(
-            f"seq_lens[{bad}] is {int(seq_lens[bad])}, fewer than the {new} tokens appended to "
-            "that request; give lengths after the append"
-        )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnhub.core.problem import Problem, Work, fact
+from attnhub.core.problem import DTYPE_BYTES, Problem, Work, assuming, fact
 
 FLOATS = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +16,9 @@ class _Append(Problem):
 
     def traffic(self, row: int) -> Work:
         """Each token's ``row`` elements are read once and written once."""
-        tokens = 128 if self.extent.tokens is None else self.extent.tokens
-        return Work(
-            flops=0.0,
-            bytes=2.0 * tokens * row * _BYTES[self.dtype],
-            assumed="" if self.extent.tokens is not None else "tokens unknown, assumed 128",
-        )
+        (tokens,), assumed = assuming(self.extent, tokens=128)
+        moved = 2.0 * tokens * row * DTYPE_BYTES[self.dtype]
+        return Work(flops=0.0, bytes=moved, assumed=assumed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +57,8 @@ class BatchIndicesPositionsProblem(Problem):
     sizes = ("batch", "tokens")
 
     def work(self) -> Work:
-        batch, tokens = self.extent.batch, self.extent.tokens
-        unknown = batch is None or tokens is None
-        batch = 64 if batch is None else batch
-        tokens = 128 if tokens is None else tokens
-        return Work(
-            flops=0.0,
-            bytes=8.0 * (batch + tokens),
-            assumed="batch or tokens unknown, assumed 64 and 128" if unknown else "",
-        )
+        (batch, tokens), assumed = assuming(self.extent, batch=64, tokens=128)
+        return Work(flops=0.0, bytes=8.0 * (batch + tokens), assumed=assumed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +69,5 @@ class SeqLensProblem(Problem):
     sizes = ("batch",)
 
     def work(self) -> Work:
-        batch = self.extent.batch
-        return Work(
-            flops=0.0,
-            bytes=12.0 * (64 if batch is None else batch),
-            assumed="" if batch is not None else "batch unknown, assumed 64",
-        )
+        (batch,), assumed = assuming(self.extent, batch=64)
+        return Work(flops=0.0, bytes=12.0 * batch, assumed=assumed)

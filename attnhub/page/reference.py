@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attnhub.core import metadata
+from attnhub.core import check
 from attnhub.errors import InvalidArgument
 
 __all__ = [
@@ -42,12 +42,13 @@ def append(
     indices: Tensor,
     layout: Layout = "NHD",
 ) -> None:
-    """Write new keys and values into their slots of the cache, in place.
+    """Write new keys and values into their slots of the cache, in place; waits for no device.
 
     Args:
         k_new: ``[tokens, heads, dim_k]``.
         v_new: ``[tokens, heads, dim_v]``.
-        batch_indices: int32 ``[tokens]``, each token's request; -1 marks padding, which is skipped.
+        batch_indices: int32 ``[tokens]``, each token's request; -1 marks padding, which is skipped,
+            and so is whatever leads outside the pages of a request.
         positions: int32 ``[tokens]``, each token's position in its request.
         k_cache: ``[pages, page, heads, dim_k]`` (NHD) or ``[pages, heads, page, dim_k]`` (HND), any
             strides, dtype of ``k_new``.
@@ -57,8 +58,8 @@ def append(
         layout: order of the axes within a page.
 
     Raises:
-        InvalidArgument: unknown layout, a dtype that differs from the cache's, or what `locate`
-            refuses. Nothing has been written then.
+        InvalidArgument: unknown layout, or a dtype that differs from the cache's. Nothing has been
+            written then.
 
     Example:
         >>> cache = torch.zeros(1, 2, 1, 1)
@@ -73,8 +74,9 @@ def append(
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     _check_dtypes((k_new, k_cache), (v_new, v_cache))
     where = locate(batch_indices, positions, indptr, indices, k_cache.shape[:2])
-    _store(k_cache, k_new, *where)
-    _store(v_cache, v_new, *where)
+    if where is not None:
+        _store(k_cache, k_new, *where)
+        _store(v_cache, v_new, *where)
 
 
 def append_mla(
@@ -107,8 +109,9 @@ def append_mla(
     """
     _check_dtypes((ckv_new, ckv_cache), (kpe_new, kpe_cache))
     where = locate(batch_indices, positions, indptr, indices, ckv_cache.shape[:2])
-    _store(ckv_cache, ckv_new, *where)
-    _store(kpe_cache, kpe_new, *where)
+    if where is not None:
+        _store(ckv_cache, ckv_new, *where)
+        _store(kpe_cache, kpe_new, *where)
 
 
 def locate(
@@ -117,10 +120,11 @@ def locate(
     indptr: Tensor,
     indices: Tensor,
     cache_size: tuple[int, ...],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Which tokens are no padding, and where each of them goes.
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """Which token goes to which slot of which page, without reading a value on the host.
 
-    Reads values, so it waits for a device that holds them.
+    Tokens that go nowhere stay in the result, since how many there are is a value too. Each of them
+    repeats a token that goes somewhere, and so writes the same row to the same place.
 
     Args:
         batch_indices: int32 ``[tokens]``; -1 marks padding.
@@ -130,39 +134,28 @@ def locate(
         cache_size: pages of the cache, and slots per page.
 
     Returns:
-        The indices of those tokens, their page ids and their slots, int64 each.
-
-    Raises:
-        InvalidArgument: a request, page id or position out of range. Writing there would harm
-            another request.
+        int64 ``[tokens]`` each: token, page id and slot; and bool ``[]``: whether any token goes
+        anywhere, without which the others mean nothing. None if sizes alone say that none does.
 
     Example:
         >>> ids = torch.tensor([7, 4], dtype=torch.int32)
         >>> locate(torch.tensor([0, -1]), torch.tensor([9, 0]), torch.tensor([0, 2]), ids, (8, 8))
-        (tensor([0]), tensor([4]), tensor([1]))
+        (tensor([0, 0]), tensor([4, 4]), tensor([1, 1]), tensor(True))
     """
     num_pages, page_size = cache_size
-    owned = metadata.indptr_values(indptr, "indptr")
-    if owned[-1] > indices.numel():
-        raise InvalidArgument(
-            f"indptr ends at {owned[-1]} but indices has {indices.numel()} page ids; give one id "
-            "for every page"
-        )
-    metadata.in_range(indices[: owned[-1]], "indices", 0, num_pages, "pages of the cache")
-    metadata.in_range(batch_indices, "batch_indices", -1, len(owned) - 1, "-1 marks padding")
-    token = (batch_indices >= 0).nonzero().squeeze(1)
-    request, position = batch_indices[token].long(), positions[token].long()
-    first, end = indptr[request].long(), indptr[request + 1].long()
-    entry = first + torch.div(position, page_size, rounding_mode="floor")
-    outside = (position < 0) | (entry >= end)
-    if outside.any():
-        bad = int(outside.nonzero()[0])
-        raise InvalidArgument(
-            f"token {int(token[bad])} goes to position {int(position[bad])} of request "
-            f"{int(request[bad])}, which owns {int(end[bad] - first[bad])} pages of {page_size}; "
-            "give the request its pages before appending to it"
-        )
-    return token, indices[entry].long(), position % page_size
+    num_tokens, batch = batch_indices.numel(), indptr.numel() - 1
+    if 0 in (num_tokens, batch, indices.numel(), num_pages):
+        return None
+    request = batch_indices.clamp(0, batch - 1).long()
+    position = positions.long()
+    entry = indptr[request].long() + position.div(page_size, rounding_mode="floor")
+    page = indices[entry.clamp(0, indices.numel() - 1)].long()
+    inside = (request == batch_indices) & (position >= 0)
+    inside &= (entry >= 0) & (entry < indptr[request + 1]) & (entry < indices.numel())
+    inside &= (page >= 0) & (page < num_pages)
+    token = torch.arange(num_tokens, device=inside.device)
+    token = token.where(inside, inside.int().argmax())
+    return token, page.clamp(0, num_pages - 1)[token], (position % page_size)[token], inside.any()
 
 
 def batch_indices_positions(
@@ -249,6 +242,7 @@ def split_cache(
             )
         k_cache, v_cache = kv_cache.unbind(1)
         return k_cache, v_cache
+    check.pair(kv_cache, "kv_cache", "(k_cache, v_cache)")
     k_cache, v_cache = kv_cache
     if k_cache.ndim != 4 or v_cache.ndim != 4 or k_cache.shape[:3] != v_cache.shape[:3]:
         raise InvalidArgument(
@@ -258,10 +252,14 @@ def split_cache(
     return k_cache, v_cache
 
 
-def _store(cache: Tensor, new: Tensor, token: Tensor, page: Tensor, slot: Tensor) -> None:
+def _store(
+    cache: Tensor, new: Tensor, token: Tensor, page: Tensor, slot: Tensor, any_inside: Tensor
+) -> None:
     # Moved as integers: not every device can index float8.
     bits = _BITS[cache.element_size()]
-    cache.view(bits)[page, slot] = new.view(bits)[token]
+    target = cache.view(bits)
+    # Where nothing is to be written, every row gets back what it holds.
+    target[page, slot] = torch.where(any_inside, new.view(bits)[token], target[page, slot])
 
 
 def _check_dtypes(*pairs: tuple[Tensor, Tensor]) -> None:

@@ -1,18 +1,27 @@
-"""Inputs of the paged-cache operations: small ones for tests, real sizes for benchmarks."""
+"""Inputs of the paged-cache operations: real sizes for benchmarks, any problem for tests."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from attnhub.attn.kv import PagedKV
+from attnhub.core.calls import Calls, Run, spaced
 from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
 from attnhub.page import api
+from attnhub.page.problem import (
+    AppendPagedKVProblem,
+    AppendPagedMLAProblem,
+    BatchIndicesPositionsProblem,
+    SeqLensProblem,
+)
 from attnhub.page.reference import Layout
 
 #: (requests, new tokens of each, length after, page size, tag). The first request gets none; as
@@ -26,7 +35,6 @@ _BATCHES = (
 )
 _HEADS, _DIM, _CKV, _KPE = 8, 128, 512, 64
 
-Run = Callable[[], Any]
 Make = Callable[[torch.device, torch.Generator], Run]
 
 
@@ -134,3 +142,150 @@ append_paged_kv = (
 append_paged_mla = _cases(_append_mla, token=2 * 2 * (_CKV + _KPE))
 get_batch_indices_positions = _cases(_batch_indices, token=8, request=8)
 get_seq_lens = _cases(_seq_lens, request=12)
+
+
+#: Tokens of each request before and after, in pages and tokens: one that fills a page and goes on
+#: into the next, one that gets nothing, one that is new, one that stays empty, one of one token.
+_GROWTH = (((1, 2), (2, 3)), ((0, 3), (0, 3)), ((0, 0), (2, 0)), ((0, 0), (0, 0)), ((1, 0), (1, 1)))
+_PADDING = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Append:
+    """Where new tokens go. Pages lie in any order and some are nobody's, some rows are padding."""
+
+    table: PagedKV
+    num_pages: int
+    batch_indices: Tensor
+    positions: Tensor
+
+    @classmethod
+    def of(
+        cls, page_size: int, device: torch.device, generator: torch.Generator, *, shuffled: bool
+    ) -> _Append:
+        """With padding last; or with tokens of all requests and padding in any order."""
+        lengths = [[n * page_size + m for n, m in pair] for pair in _GROWTH]
+        new, after = [b - a for a, b in lengths], _int32([b for _, b in lengths], device)
+        pages = [-(-b // page_size) for _, b in lengths]
+        order = torch.randperm(sum(pages) + 2, generator=generator)[: sum(pages)]
+        table = PagedKV(
+            _int32(accumulate([0, *pages]), device),
+            _int32(order.tolist(), device),
+            _int32([(b - 1) % page_size + 1 for _, b in lengths], device),
+        )
+        starts = _int32(accumulate([0, *new]), device)
+        where = api.get_batch_indices_positions(starts, after, sum(new) + _PADDING)
+        rows = torch.arange(len(where[0]))
+        if shuffled:
+            rows = torch.randperm(len(rows), generator=generator)
+        indices, positions = (x[rows.to(device)] for x in where)
+        return cls(
+            table=table, num_pages=sum(pages) + 2, batch_indices=indices, positions=positions
+        )
+
+    def rows(self, inner: tuple[int, ...], dtype: str, generator: torch.Generator) -> Tensor:
+        """New entries ``[tokens, *inner]``, NaN in those of padding."""
+        drawn = torch.randn(self.positions.shape[0], *inner, generator=generator)
+        drawn[self.batch_indices.cpu() < 0] = math.nan
+        return drawn.to(self.positions.device, getattr(torch, dtype))
+
+    def cache(self, inner: tuple[int, ...], dtype: str, generator: torch.Generator) -> Tensor:
+        """``[pages, *inner]`` in use, NaN in nobody's pages: what is not appended to must stay."""
+        drawn = torch.randn(self.num_pages, *inner, generator=generator)
+        owned = torch.zeros(self.num_pages, dtype=torch.bool)
+        owned[self.table.indices.cpu().long()] = True
+        drawn[~owned] = math.nan
+        return drawn.to(self.positions.device, getattr(torch, dtype))
+
+
+def _kv_calls(
+    problem: AppendPagedKVProblem, device: torch.device, generator: torch.Generator
+) -> Run:
+    """One tensor for both, where dims allow it; then two cut out of larger ones."""
+    p, heads, layout = problem, problem.num_kv_heads, cast("Layout", problem.layout)
+    dims = (p.head_dim_qk, p.head_dim_vo)
+    inner = (p.page_size, heads) if layout == "NHD" else (heads, p.page_size)
+
+    def append(*, cut: bool) -> list[Tensor]:
+        to = _Append.of(p.page_size, device, generator, shuffled=cut)
+        k, v = (to.rows((heads, dim), p.dtype, generator) for dim in dims)
+        wholes = [to.cache((*inner, dim + 16 * cut), p.dtype, generator) for dim in dims]
+        caches: Any = (wholes[0][..., : dims[0]], wholes[1][..., : dims[1]])
+        if dims[0] == dims[1] and not cut:
+            caches = to.cache((2, *inner, dims[0]), p.dtype, generator)
+            wholes = [caches]
+        k, v = (spaced(k), spaced(v)) if cut else (k, v)
+        api.append_paged_kv(k, v, caches, to.table, to.batch_indices, to.positions, layout=layout)
+        return wholes
+
+    def run() -> dict[str, Tensor]:
+        joined, cut = append(cut=False), append(cut=True)
+        return {f"cache {i}": x for i, x in enumerate([*joined, *cut])}
+
+    return run
+
+
+def _mla_calls(
+    problem: AppendPagedMLAProblem, device: torch.device, generator: torch.Generator
+) -> Run:
+    """Two caches; then two slices of one tensor."""
+    p, dims = problem, (problem.dim_ckv, problem.dim_kpe)
+
+    def run() -> dict[str, Tensor]:
+        to = _Append.of(p.page_size, device, generator, shuffled=False)
+        new = [to.rows((dim,), p.dtype, generator) for dim in dims]
+        ckv, kpe = (to.cache((p.page_size, dim), p.dtype, generator) for dim in dims)
+        api.append_paged_mla(new[0], new[1], ckv, kpe, to.table, to.batch_indices, to.positions)
+        to = _Append.of(p.page_size, device, generator, shuffled=True)
+        new = [spaced(to.rows((dim,), p.dtype, generator)) for dim in dims]
+        one = to.cache((p.page_size, sum(dims) + 16), p.dtype, generator)
+        slices = one[..., : dims[0]], one[..., dims[0] : sum(dims)]
+        api.append_paged_mla(
+            new[0], new[1], slices[0], slices[1], to.table, to.batch_indices, to.positions
+        )
+        return {"ckv": ckv, "kpe": kpe, "one tensor": one}
+
+    return run
+
+
+def _index_calls(
+    problem: BatchIndicesPositionsProblem, device: torch.device, generator: torch.Generator
+) -> Run:
+    """Requests without new tokens at both ends and inside, rows of padding, no request at all."""
+    new = (0, 3, 0, 0, 1, 40, 0)
+    starts = _int32(accumulate([0, *new]), device)
+    lengths = _int32([count + 7 * i for i, count in enumerate(new)], device)
+
+    def run() -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for name, rows in (("", sum(new)), (", padded", sum(new) + 70)):
+            indices, positions = api.get_batch_indices_positions(starts, lengths, rows)
+            found |= {f"request{name}": indices, f"position{name}": positions}
+        nobody = api.get_batch_indices_positions(starts[:1], lengths[:0], 2)
+        return {**found, "request, of none": nobody[0], "position, of none": nobody[1]}
+
+    return run
+
+
+def _length_calls(problem: SeqLensProblem, device: torch.device, generator: torch.Generator) -> Run:
+    """Requests of no page, whatever their last page is said to hold, of one page, of several."""
+    pages, last = (0, 1, 3, 0, 2), (0, 1, 4, 5, 5)
+    indptr, last_page_len = _int32(accumulate([0, *pages]), device), _int32(last, device)
+    table = PagedKV(indptr, _int32(range(sum(pages)), device), last_page_len)
+    nobody = PagedKV(indptr[:1], table.indices[:0], last_page_len[:0])
+    return lambda: {
+        "of 5": api.get_seq_lens(table, 5),
+        "of 64": api.get_seq_lens(table, 64),
+        "of none": api.get_seq_lens(nobody, 5),
+    }
+
+
+_BASE = {"dtype": "float32", "page_size": 5}
+calls = {
+    "page.append_paged_kv": Calls(
+        build=_kv_calls, base={**_BASE, "num_kv_heads": 2, "head_dim_qk": 64, "head_dim_vo": 64}
+    ),
+    "page.append_paged_mla": Calls(build=_mla_calls, base=_BASE),
+    "page.get_batch_indices_positions": Calls(build=_index_calls),
+    "page.get_seq_lens": Calls(build=_length_calls),
+}

@@ -107,11 +107,16 @@ def unpackbits(
         >>> unpackbits(torch.tensor([5], dtype=torch.uint8), 3)
         tensor([ True, False,  True])
     """
+    check.is_tensor(packed, "packed")
     if packed.dtype != torch.uint8:
         check.dtype(packed, "packed", (torch.uint8,))
     _check_vector(packed, "packed")
     _check_order(bitorder)
-    if not 0 <= count <= 8 * packed.numel():
+    if (
+        not isinstance(count, int)
+        or isinstance(count, bool)
+        or not 0 <= count <= 8 * packed.numel()
+    ):
         check.fail(
             f"count={count}, but packed holds {8 * packed.numel()} bits; give 0 to that many"
         )
@@ -165,8 +170,8 @@ def segment_packbits(
 
 
 def _total_bytes(x: Tensor, indptr: Tensor, total_bytes: int | None) -> int:
-    if total_bytes is not None and total_bytes < 0:
-        check.fail(f"total_bytes={total_bytes}: give the size of the result, 0 or more")
+    if total_bytes is not None:
+        check.integer(total_bytes, "total_bytes", 0)
     if torch.compiler.is_compiling() or indptr.device.type != "cpu":
         if total_bytes is None:
             check.fail(
@@ -188,6 +193,7 @@ def _total_bytes(x: Tensor, indptr: Tensor, total_bytes: int | None) -> int:
 
 
 def _check_bits(x: Tensor, bitorder: str) -> None:
+    check.is_tensor(x, "x")
     if x.dtype != torch.bool:
         check.fail(f"x has dtype {check.dtype_name(x.dtype)}, needs bool; for example x != 0")
     _check_vector(x, "x")
@@ -209,8 +215,5 @@ def _check_vector(x: Tensor, name: str) -> None:
 def _vector(like: Tensor, size: int, dtype: torch.dtype, out: Tensor | None) -> Tensor:
     if out is None:
         return like.new_empty(size, dtype=dtype)
-    check.dtype(out, "out", (dtype,))
-    check.shape(out, "out", (size,))
-    check.device(out, "out", like.device, "the input")
-    _check_vector(out, "out")
+    check.output(out, "out", (size,), dtype, like, "the input")
     return out

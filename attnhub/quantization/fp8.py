@@ -105,18 +105,18 @@ def quantize_fp8(
 
         stored, scale = attnhub.quantization.quantize_fp8(k, torch.float8_e4m3fn, axis=1)
     """
+    check.is_tensor(x, "x")
     if x.dtype not in check.FLOATS:
         check.dtype(x, "x", check.FLOATS)
     if dtype not in check.FP8:
         check.fail(f"dtype={dtype}: give torch.float8_e4m3fn or torch.float8_e5m2")
     axis = _check_layout(x, "x", axis)
-    check.no_grad(x)
     if scale is not None:
         _check_scale(scale, x, "x", axis)
     if out is None:
         out = torch.empty_like(x, dtype=dtype)
     else:
-        _check_out(out, x, "x", dtype)
+        check.output(out, "out", x.shape, dtype, x, "x")
     if scale is None:
         scale_out = x.new_empty(() if axis is None else (x.shape[axis],), dtype=torch.float32)
         _quantize_fp8(x, None, out, scale_out, axis)
@@ -152,6 +152,7 @@ def dequantize_fp8(
 
         k = attnhub.quantization.dequantize_fp8(stored, scale, axis=1, dtype=torch.bfloat16)
     """
+    check.is_tensor(stored, "stored")
     if stored.dtype not in check.FP8:
         check.dtype(stored, "stored", check.FP8)
     if dtype not in check.FLOATS:
@@ -161,25 +162,27 @@ def dequantize_fp8(
     if out is None:
         out = torch.empty_like(stored, dtype=dtype)
     else:
-        _check_out(out, stored, "stored", dtype)
+        check.output(out, "out", stored.shape, dtype, stored, "stored")
     _dequantize_fp8(stored, scale, out, axis)
     return out
 
 
 def _check_layout(x: Tensor, name: str, axis: Axis) -> Axis:
-    """Check shape and stride, and return the axis counted from the front."""
+    """Check shape, stride and grad, and return the axis counted from the front."""
     ndim = x.dim()
     if not ndim:
         check.fail(f"{name} has shape [], needs [..., n]; call {name}.reshape(1)")
     check.last_contiguous(x, name)
+    check.no_grad(x)
     if axis is None:
         return None
-    if not -ndim <= axis < ndim:
+    if not isinstance(axis, int) or isinstance(axis, bool) or not -ndim <= axis < ndim:
         check.fail(f"axis={axis}, but {name} has shape {list(x.shape)}; give {-ndim} to {ndim - 1}")
     return axis % ndim
 
 
 def _check_scale(scale: Tensor, x: Tensor, name: str, axis: Axis) -> None:
+    check.is_tensor(scale, "scale")
     if scale.dtype != torch.float32:
         check.dtype(scale, "scale", (torch.float32,))
     expected = () if axis is None else (x.shape[axis],)
@@ -191,12 +194,3 @@ def _check_scale(scale: Tensor, x: Tensor, name: str, axis: Axis) -> None:
     check.device(scale, "scale", x.device, name)
     check.last_contiguous(scale, "scale")
     check.no_grad(scale)
-
-
-def _check_out(out: Tensor, x: Tensor, name: str, dtype: torch.dtype) -> None:
-    if out.dtype != dtype:
-        check.dtype(out, "out", (dtype,))
-    if out.shape != x.shape:
-        check.shape(out, "out", tuple(x.shape))
-    check.device(out, "out", x.device, name)
-    check.last_contiguous(out, "out")

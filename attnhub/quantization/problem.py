@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnhub.core.problem import Problem, Work, fact
+from attnhub.core.problem import DTYPE_BYTES, Problem, Work, assuming, fact
 
-_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _FP8 = ("float8_e4m3fn", "float8_e5m2")
 
 
@@ -18,12 +17,8 @@ class BitsProblem(Problem):
 
     def work(self) -> Work:
         """A byte for each boolean and one for each eight of them."""
-        bits = self.extent.tokens if self.extent.tokens is not None else 1 << 20
-        return Work(
-            flops=0.0,
-            bytes=1.125 * bits,
-            assumed="" if self.extent.tokens is not None else "tokens unknown, assumed 2**20",
-        )
+        (bits,), assumed = assuming(self.extent, tokens=1 << 20)
+        return Work(flops=0.0, bytes=1.125 * bits, assumed=assumed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +48,7 @@ class Fp8Problem(Problem):
     """Facts of both directions; ``tokens`` of the extent counts rows along the last axis."""
 
     #: of the side that is not FP8
-    dtype: str = fact(domain=tuple(_SIZES))
+    dtype: str = fact(domain=("float32", "float16", "bfloat16"))
     fp8: str = fact(domain=_FP8)
     #: size of the last axis
     hidden: int = fact(domain=(64, 111, 128, 4096))
@@ -63,12 +58,12 @@ class Fp8Problem(Problem):
 
     def traffic(self, wide_reads: int = 1) -> Work:
         """The wide side passes ``wide_reads`` times, the FP8 side once."""
-        rows = self.extent.tokens if self.extent.tokens is not None else 4096
+        (rows,), assumed = assuming(self.extent, tokens=4096)
         elements = rows * self.hidden
         return Work(
             flops=2.0 * elements,
-            bytes=float(elements * (1 + wide_reads * _SIZES[self.dtype])),
-            assumed="" if self.extent.tokens is not None else "tokens unknown, assumed 4096",
+            bytes=float(elements * (1 + wide_reads * DTYPE_BYTES[self.dtype])),
+            assumed=assumed,
         )
 
 

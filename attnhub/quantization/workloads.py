@@ -1,19 +1,27 @@
-"""Inputs of bit packing and FP8 quantisation: small ones for tests, large ones for benchmarks."""
+"""Inputs of bit packing and FP8 quantisation: large ones for benchmarks, any problem for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from attnhub.core.calls import Call, Calls, Run, spaced
 from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
 from attnhub.quantization import bits, fp8
+from attnhub.quantization.problem import (
+    BitsProblem,
+    DequantizeFp8Problem,
+    Fp8Problem,
+    QuantizeFp8Problem,
+)
+from attnhub.quantization.reference import BitOrder
 
-Call = Callable[[], Any]
-Make = Callable[[torch.device, torch.Generator], Call]
+Make = Callable[[torch.device, torch.Generator], Run]
 
 #: (booleans, segments, tags); 1001 is no multiple of 8, 2**26 bits are 16 masks of 2048 x 2048.
 _BITS = ((64, 1, "small"), (1001, 3, "small"), (1 << 20, 8, "h200"), (1 << 26, 16, "h200"))
@@ -35,7 +43,7 @@ def _booleans(count: int, device: torch.device, generator: torch.Generator) -> T
 
 
 def _packbits(count: int, segments: int) -> Make:
-    def make(device: torch.device, generator: torch.Generator) -> Call:
+    def make(device: torch.device, generator: torch.Generator) -> Run:
         x = _booleans(count, device, generator)
         out = bits.packbits(x)
         return lambda: bits.packbits(x, out=out)
@@ -44,7 +52,7 @@ def _packbits(count: int, segments: int) -> Make:
 
 
 def _unpackbits(count: int, segments: int) -> Make:
-    def make(device: torch.device, generator: torch.Generator) -> Call:
+    def make(device: torch.device, generator: torch.Generator) -> Run:
         x = _booleans(count, device, generator)
         packed = bits.packbits(x)
         return lambda: bits.unpackbits(packed, count, out=x)
@@ -53,7 +61,7 @@ def _unpackbits(count: int, segments: int) -> Make:
 
 
 def _segment_packbits(count: int, segments: int) -> Make:
-    def make(device: torch.device, generator: torch.Generator) -> Call:
+    def make(device: torch.device, generator: torch.Generator) -> Run:
         x = _booleans(count, device, generator)
         starts = torch.arange(segments, dtype=torch.int32) * (count // segments)
         indptr = torch.cat([starts, torch.tensor([count], dtype=torch.int32)]).to(device)
@@ -73,7 +81,7 @@ def _stored(
 
 
 def _quantize_fp8(shape: tuple[int, int, int], axis: int | None) -> Make:
-    def make(device: torch.device, generator: torch.Generator) -> Call:
+    def make(device: torch.device, generator: torch.Generator) -> Run:
         x, out, _ = _stored(shape, axis, device, generator)
         return lambda: fp8.quantize_fp8(x, out.dtype, axis=axis, out=out)
 
@@ -81,7 +89,7 @@ def _quantize_fp8(shape: tuple[int, int, int], axis: int | None) -> Make:
 
 
 def _dequantize_fp8(shape: tuple[int, int, int], axis: int | None) -> Make:
-    def make(device: torch.device, generator: torch.Generator) -> Call:
+    def make(device: torch.device, generator: torch.Generator) -> Run:
         x, stored, scale = _stored(shape, axis, device, generator)
         return lambda: fp8.dequantize_fp8(stored, scale, axis=axis, dtype=x.dtype, out=x)
 
@@ -119,3 +127,118 @@ unpackbits = _bits_cases(_unpackbits)
 segment_packbits = _bits_cases(_segment_packbits)
 quantize_fp8 = _fp8_cases(_quantize_fp8)
 dequantize_fp8 = _fp8_cases(_dequantize_fp8)
+
+
+#: None, less than a byte, whole bytes, no multiple of 8 over several blocks of threads.
+_COUNTS = (0, 3, 64, 1001)
+#: Booleans of each segment: empty ones at both ends and inside, whole bytes, parts of bytes.
+_SEGMENTS = (0, 8, 3, 0, 0, 17, 300, 1, 0)
+_FULL = 255
+
+
+def _order(problem: BitsProblem) -> BitOrder:
+    return cast("BitOrder", problem.bitorder)
+
+
+def _packbits_calls(problem: BitsProblem, device: torch.device, generator: torch.Generator) -> Run:
+    inputs = [_booleans(count, device, generator) for count in _COUNTS]
+
+    def packed(x: Tensor) -> Tensor:
+        out = torch.full((-(-x.numel() // 8),), _FULL, dtype=torch.uint8, device=device)
+        return bits.packbits(x, bitorder=_order(problem), out=out)
+
+    return lambda: {f"of {x.numel()}": packed(x) for x in inputs}
+
+
+def _unpackbits_calls(
+    problem: BitsProblem, device: torch.device, generator: torch.Generator
+) -> Run:
+    """Random bytes: what lies past the last boolean is not 0."""
+    packed = torch.randint(0, 256, (200,), dtype=torch.uint8, generator=generator).to(device)
+    order = _order(problem)
+    return lambda: {f"{n} of them": bits.unpackbits(packed, n, bitorder=order) for n in _COUNTS}
+
+
+def _segment_calls(problem: BitsProblem, device: torch.device, generator: torch.Generator) -> Run:
+    """With the very number of bytes that is needed, and with more."""
+    x, order = _booleans(sum(_SEGMENTS), device, generator), _order(problem)
+    lengths = torch.tensor((0, *_SEGMENTS), dtype=torch.int32)
+    indptr = lengths.cumsum(0, dtype=torch.int32).to(device)
+    needed = int(lengths.add(7).div(8, rounding_mode="floor").sum())
+
+    def run() -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for name, size in (("", needed), (", with room", needed + 5)):
+            packed, starts = bits.segment_packbits(x, indptr, bitorder=order, total_bytes=size)
+            found |= {f"bytes{name}": packed, f"starts{name}": starts}
+        return found
+
+    return run
+
+
+_AXES = {"tensor": None, "first": 0, "middle": 1, "last": 2}
+
+
+def _hard_values(
+    problem: Fp8Problem, tokens: int, device: torch.device, generator: torch.Generator
+) -> Tensor:
+    """``[tokens, 3, hidden]`` with what must saturate, what must stay NaN, and zeros.
+
+    The last token, the last head and the last element of each row are zero throughout.
+    """
+    x = torch.randn(tokens, 3, problem.hidden, generator=generator)
+    x[:1, 0, :3] = torch.tensor([math.inf, -math.inf, math.nan])
+    x[1:2] *= 100
+    x[-1:], x[:, -1:], x[..., -1:] = 0, 0, 0
+    return x.to(device, getattr(torch, problem.dtype))
+
+
+def _scale(x: Tensor, axis: int | None) -> Tensor:
+    """Scales that differ by index, the smallest so small that values pass the range of FP8."""
+    if axis is None:
+        return torch.tensor(0.01, device=x.device)
+    return torch.logspace(-3, 1, x.shape[axis], device=x.device)
+
+
+def _quantize_calls(
+    problem: QuantizeFp8Problem, device: torch.device, generator: torch.Generator
+) -> Iterator[Call]:
+    axis, stored = _AXES[problem.scope], getattr(torch, problem.fp8)
+    for tokens in (5, 0):
+        x = _hard_values(problem, tokens, device, generator)
+        scale = _scale(x, axis) if problem.given_scale else None
+
+        def run(x: Tensor = x, scale: Tensor | None = scale) -> dict[str, Tensor]:
+            out = torch.full(x.shape, math.nan, dtype=stored, device=device)
+            x, out = (x, out) if problem.contiguous else (spaced(x), spaced(out))
+            found = fp8.quantize_fp8(x, stored, axis=axis, scale=scale, out=out)
+            return dict(zip(("stored", "scale"), found, strict=True))
+
+        yield Call(name=f"{tokens} tokens", run=run)
+
+
+def _dequantize_calls(
+    problem: DequantizeFp8Problem, device: torch.device, generator: torch.Generator
+) -> Iterator[Call]:
+    axis, dtype = _AXES[problem.scope], getattr(torch, problem.dtype)
+    for tokens in (5, 0):
+        x = _hard_values(problem, tokens, device, generator)
+        stored = x.float().clamp(-400, 400).to(getattr(torch, problem.fp8))
+
+        def run(stored: Tensor = stored) -> Tensor:
+            scale = _scale(stored, axis)
+            out = torch.full(stored.shape, math.nan, dtype=dtype, device=device)
+            x, out = (stored, out) if problem.contiguous else (spaced(stored), spaced(out))
+            return fp8.dequantize_fp8(x, scale, axis=axis, dtype=dtype, out=out)
+
+        yield Call(name=f"{tokens} tokens", run=run)
+
+
+_BASE = {"dtype": "float32"}
+calls = {
+    "quantization.packbits": Calls(build=_packbits_calls),
+    "quantization.unpackbits": Calls(build=_unpackbits_calls),
+    "quantization.segment_packbits": Calls(build=_segment_calls),
+    "quantization.quantize_fp8": Calls(build=_quantize_calls, base=_BASE),
+    "quantization.dequantize_fp8": Calls(build=_dequantize_calls, base=_BASE),
+}

@@ -197,6 +197,8 @@ def apply_rope_cos_sin_(
 
 
 def _check(q: Tensor, k: Tensor, positions: Tensor) -> None:
+    check.is_tensor(q, "q")
+    check.is_tensor(k, "k")
     if q.dtype not in check.FLOATS:
         check.dtype(q, "q", check.FLOATS)
     if q.dim() != 3 or not q.shape[2]:
@@ -215,6 +217,7 @@ def _check(q: Tensor, k: Tensor, positions: Tensor) -> None:
 
 
 def _check_cache(cache: Tensor, positions: Tensor, q: Tensor) -> None:
+    check.is_tensor(cache, "cache")
     if cache.dtype != torch.float32:
         check.dtype(cache, "cache", (torch.float32,))
     dim = q.shape[2]
@@ -225,6 +228,7 @@ def _check_cache(cache: Tensor, positions: Tensor, q: Tensor) -> None:
         )
     check.device(cache, "cache", q.device, "q")
     check.last_contiguous(cache, "cache")
+    check.no_grad(cache)
     if positions.device.type == "cpu" and not torch.compiler.is_compiling():
         metadata.in_range(positions, "positions", 0, cache.shape[0], "the rows of cache")
 
@@ -232,12 +236,8 @@ def _check_cache(cache: Tensor, positions: Tensor, q: Tensor) -> None:
 def _outputs(q: Tensor, k: Tensor, out: Pair | None) -> Pair:
     if out is None:
         return torch.empty_like(q), torch.empty_like(k)
+    check.pair(out, "out", "(q, k)")
     q_out, k_out = out
-    for name, given, like in (("out[0]", q_out, q), ("out[1]", k_out, k)):
-        if given.shape != like.shape:
-            check.shape(given, name, tuple(like.shape))
-        if given.dtype != q.dtype:
-            check.dtype(given, name, (q.dtype,))
-        check.device(given, name, q.device, "q")
-        check.last_contiguous(given, name)
+    check.output(q_out, "out[0]", q.shape, q.dtype, q, "q")
+    check.output(k_out, "out[1]", k.shape, q.dtype, q, "q")
     return q_out, k_out

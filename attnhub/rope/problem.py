@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attnhub.core.problem import Problem, Work, fact
+from attnhub.core.problem import DTYPE_BYTES, Problem, Work, assuming, fact
+from attnhub.errors import InvalidArgument
 from attnhub.variant.rope import Rope
-
-_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class RotationProblem(Problem):
     Outputs may be the inputs themselves (same memory, same strides); every backend serves that.
     """
 
-    dtype: str = fact(domain=tuple(_SIZES))
+    dtype: str = fact(domain=("float32", "float16", "bfloat16"))
     num_qo_heads: int = fact(domain=(1, 4, 32))
     num_kv_heads: int = fact(domain=(1, 8))
     head_dim: int = fact(domain=(40, 64, 80, 128, 256))
@@ -29,14 +29,20 @@ class RotationProblem(Problem):
     #: whether all four tensors are
     contiguous: bool = fact(domain=(True, False), default=True)
 
+    def validate(self) -> None:
+        if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
+            raise InvalidArgument(
+                f"rotary_dim={self.rotary_dim}: give an even number up to head_dim={self.head_dim}"
+            )
+
     def work(self) -> Work:
         """Each head is read once and written once."""
-        tokens = self.extent.tokens if self.extent.tokens is not None else 4096
+        (tokens,), assumed = assuming(self.extent, tokens=4096)
         heads = tokens * (self.num_qo_heads + self.num_kv_heads)
         return Work(
             flops=3.0 * heads * self.rotary_dim,
-            bytes=2.0 * heads * self.head_dim * _SIZES[self.dtype],
-            assumed="" if self.extent.tokens is not None else "tokens unknown, assumed 4096",
+            bytes=2.0 * heads * self.head_dim * DTYPE_BYTES[self.dtype],
+            assumed=assumed,
         )
 
 
@@ -54,11 +60,13 @@ class ApplyRopeProblem(RotationProblem):
 
     @classmethod
     def expand(cls, facts: dict[str, Any]) -> dict[str, Any]:
-        """Accept ``rope=Rope(...)``, as the public function does; facts given besides it win."""
+        """Accept ``rope=Rope(...)`` or its data; facts given besides it win."""
         rope = facts.get("rope") or Rope(
             rotary_dim=facts.get("rotary_dim"), interleaved=facts.get("interleaved", False)
         )
-        return {**rope_facts(rope, facts.get("head_dim", 0)), "rope": rope, **facts}
+        if isinstance(rope, Mapping):
+            rope = Rope.from_data(rope)
+        return {**rope_facts(rope, facts.get("head_dim", 0)), **facts, "rope": rope}
 
     def facts(self) -> dict[str, Any]:
         """As every problem's, with the rotation as plain data."""

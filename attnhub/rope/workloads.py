@@ -1,18 +1,23 @@
-"""Inputs of the rotations: small ones for tests, the sizes of real models for benchmarks."""
+"""Inputs of the rotations: the sizes of real models for benchmarks, any problem for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attnhub.core.calls import Calls, Run, spaced
+from attnhub.core.device import Device
 from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
 from attnhub.rope import api
+from attnhub.rope.problem import ApplyRopeCosSinProblem, ApplyRopeProblem, RotationProblem
 from attnhub.rope.tables import cos_sin_cache
-from attnhub.variant.rope import Llama3Scaling, Rope, YarnScaling
+from attnhub.variant.rope import LinearScaling, Llama3Scaling, Rope, Scaling, YarnScaling
 
 _MAX_POSITION = 8192
 _LLAMA3 = Llama3Scaling(factor=8, low_freq_factor=1, high_freq_factor=4, original_max_position=8192)
@@ -83,3 +88,96 @@ def _workload(
 
 apply_rope = tuple(_workload(_apply_rope, *case) for case in _CASES)
 apply_rope_cos_sin = tuple(_workload(_apply_rope_cos_sin, *case) for case in _CASES)
+
+
+#: The scaling of each name, such that it changes angles even in the narrowest rotation.
+_SCALINGS: dict[str, Scaling | None] = {
+    "none": None,
+    "linear": LinearScaling(factor=4),
+    "llama3": Llama3Scaling(
+        factor=8, low_freq_factor=1, high_freq_factor=4, original_max_position=16
+    ),
+    "yarn": YarnScaling(factor=4, original_max_position=64),
+}
+
+
+def _rotation(problem: RotationProblem, scaling: str = "none") -> Rope:
+    whole = problem.rotary_dim == problem.head_dim
+    return Rope(
+        theta=5e5,
+        rotary_dim=None if whole else problem.rotary_dim,
+        interleaved=problem.interleaved,
+        scaling=_SCALINGS[scaling],
+    )
+
+
+def _three_ways(
+    call: Callable[..., tuple[Tensor, Tensor]],
+    in_place: Callable[..., None],
+    problem: RotationProblem,
+    device: torch.device,
+    generator: torch.Generator,
+) -> Run:
+    """Into new memory, into the inputs, and into other tensors in the memory of the inputs."""
+    dtype = getattr(torch, problem.dtype)
+    given = torch.randint(0, _MAX_POSITION, (5,), generator=generator)
+    positions = torch.cat([torch.tensor([0, 1]), given]).to(device, torch.int32)
+
+    def pair(tokens: int = len(positions)) -> tuple[Tensor, Tensor]:
+        def rows(heads: int) -> Tensor:
+            drawn = torch.randn(tokens, heads, problem.head_dim, generator=generator)
+            x = drawn.to(device, dtype)
+            return x if problem.contiguous else spaced(x)
+
+        return rows(problem.num_qo_heads), rows(problem.num_kv_heads)
+
+    def run() -> dict[str, Tensor]:
+        plain, q_and_k, same, none = pair(), pair(), pair(), pair(0)
+        out = tuple(x.fill_(math.nan) for x in pair())
+        call(*plain, positions, out=out)
+        in_place(*q_and_k, positions)
+        call(*same, positions, out=(same[0][:], same[1][:]))
+        call(*none, positions[:0])
+        return {
+            f"{name}, {which}": x
+            for which, pair in (("new", out), ("in place", q_and_k), ("same memory", same))
+            for name, x in zip(("q", "k"), pair, strict=True)
+        }
+
+    return run
+
+
+def _rope_calls(problem: ApplyRopeProblem, device: torch.device, generator: torch.Generator) -> Run:
+    rope = _rotation(problem, problem.scaling)
+    return _three_ways(
+        lambda q, k, positions, **out: api.apply_rope(q, k, positions, rope, **out),
+        lambda q, k, positions: api.apply_rope_(q, k, positions, rope),
+        problem,
+        device,
+        generator,
+    )
+
+
+def _cos_sin_calls(
+    problem: ApplyRopeCosSinProblem, device: torch.device, generator: torch.Generator
+) -> Run:
+    table = cos_sin_cache(_MAX_POSITION, problem.head_dim, _rotation(problem), device=device)
+    cache, interleaved = spaced(table), problem.interleaved
+    return _three_ways(
+        partial(api.apply_rope_cos_sin, cache=cache, interleaved=interleaved),
+        partial(api.apply_rope_cos_sin_, cache=cache, interleaved=interleaved),
+        problem,
+        device,
+        generator,
+    )
+
+
+def _wider_than_a_head(facts: Mapping[str, Any], _: Device) -> set[str]:
+    return {"rotary_dim", "head_dim"} if facts["rotary_dim"] > facts["head_dim"] else set()
+
+
+_BASE = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 64, "rotary_dim": 64}
+calls = {
+    "rope.apply_rope": Calls(build=_rope_calls, base=_BASE, clashes=_wider_than_a_head),
+    "rope.apply_rope_cos_sin": Calls(build=_cos_sin_calls, base=_BASE, clashes=_wider_than_a_head),
+}

@@ -11,10 +11,13 @@ Rules that every function here keeps:
 * **Parameters** are a Python number for the whole batch or a tensor ``[batch]`` (float32; int32 for
   ``top_k``). Python numbers and host tensors must lie in range. Device tensors are not looked at:
   ``top_p`` and ``min_p`` count as clamped to [0, 1] and ``top_k`` to [1, vocab]; a row with a
-  temperature that is negative, infinite or NaN cannot be sampled.
+  temperature that is negative, infinite or NaN cannot be sampled. Under ``torch.compile`` numbers
+  may change from call to call without compiling anew.
 * **Random numbers** come from one of two places. ``seed=`` and ``offset=`` are int64 ``[batch]``
   tensors on the rows' device: a request's draw depends on its own row, seed and offset only, equal
-  ones reproduce it, and different ones are independent. Advance ``offset`` by one each step.
+  ones reproduce it, and different ones are independent. Draws of one token, verification of chains
+  and verification of trees never share a random number, so drafts may be drawn and verified at one
+  seed and offset; several drafts of one request need an offset each, as do consecutive steps.
   Without them each call draws fresh seeds, on the device, from ``generator=`` (a
   ``torch.Generator`` of that device; default: the device's own), by one small kernel and without
   any copy from or to the host. That advances the generator: two calls differ, and so do two

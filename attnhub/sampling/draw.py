@@ -17,7 +17,7 @@ from attnhub.sampling.problem import SampleLogitsProblem, SampleProblem
 
 _FLOAT32 = (torch.float32,)
 _FILTERS = (
-    "Tensor? top_k, int? top_k_value, Tensor? top_p, float? top_p_value, "
+    "Tensor? top_k, SymInt? top_k_value, Tensor? top_p, float? top_p_value, "
     "Tensor? min_p, float? min_p_value, bool joint, Tensor(a!) out"
 )
 
@@ -117,6 +117,8 @@ def sample(
         tokens = attnhub.sampling.sample(logits, params, seed=seed, offset=offset)
     """
     given.check_rows(logits, "logits", check.FLOATS)
+    if not isinstance(params, SamplingParams):
+        check.fail(f"params is a {type(params).__name__}, needs SamplingParams(...)")
     batch = _batch(logits, "logits", indices)
     device = logits.device
     top_k = given.take_top_k(params.top_k, logits.shape[1], batch, device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from attnhub.core import check, metadata
 
 Order = Literal["top_k_first", "joint"]
 
+_LARGEST = torch.finfo(torch.float32).max
 _SEEDS = 2**63 - 1  # how many seeds a generator chooses from: all that an int64 bound can say
 
 
@@ -48,7 +48,8 @@ class Parameter:
     """One number per request.
 
     ``fits`` tells for a Python number and elementwise for a tensor whether it is in ``range``.
-    ``unused`` is the number that changes nothing.
+    ``unused`` is the number that changes nothing. Code under ``torch.compile`` would be compiled
+    anew for each real number, since its ops take them as constants; there it becomes a tensor.
     """
 
     name: str
@@ -63,9 +64,14 @@ class Parameter:
         if value is None:
             return None
         if not isinstance(value, Tensor):
-            if not isinstance(value, self.kinds) or not self.fits(value):
+            if not isinstance(value, self.kinds) or isinstance(value, bool) or not self.fits(value):
                 self._refuse(repr(value), batch)
-            return None if value == self.unused else value
+            if value == self.unused:
+                return None
+            if torch.compiler.is_compiling() and self.dtype is torch.float32:
+                # Multiplied, not filled in: a product is what the compiler can keep symbolic.
+                return torch.ones(batch, dtype=torch.float32, device=device) * value
+            return value
         if value.shape != (batch,):
             self._refuse(f"a tensor of shape {list(value.shape)}", batch)
         check_per_request(value, self.name, self.dtype, batch, device)
@@ -91,8 +97,8 @@ TEMPERATURE = Parameter(
     name="temperature",
     dtype=torch.float32,
     kinds=(int, float),
-    range=">= 0 and finite",
-    fits=lambda t: (t >= 0) & (t < math.inf),
+    range=">= 0 and finite in float32",
+    fits=lambda t: (t >= 0) & (t <= _LARGEST),
     unused=1.0,
 )
 TOP_K = Parameter(
@@ -146,6 +152,7 @@ def check_per_request(
     x: Tensor, name: str, dtype: torch.dtype, batch: int, device: torch.device
 ) -> None:
     """Require a contiguous ``[batch]`` tensor."""
+    check.is_tensor(x, name)
     if x.dtype is not dtype:
         check.dtype(x, name, (dtype,))
     if x.shape != (batch,):
@@ -154,10 +161,13 @@ def check_per_request(
         check.device(x, name, device, "the input")
     if not x.is_contiguous():
         check.last_contiguous(x, name)
+    if x.requires_grad:
+        check.no_grad(x)
 
 
 def check_rows(x: Tensor, name: str, dtypes: tuple[torch.dtype, ...]) -> None:
     """Require ``[batch, vocab]`` with vocab >= 1."""
+    check.is_tensor(x, name)
     if x.dtype not in dtypes:
         check.dtype(x, name, dtypes)
     if x.dim() != 2 or x.shape[1] == 0:
@@ -168,8 +178,7 @@ def check_rows(x: Tensor, name: str, dtypes: tuple[torch.dtype, ...]) -> None:
 
 def check_indices(indices: Tensor, x: Tensor, name: str) -> None:
     """Require int32 ``[batch]`` row numbers of ``x``, by value if they are on the host."""
-    if indices.dtype is not torch.int32 or indices.dim() != 1 or not indices.is_contiguous():
-        metadata.index_tensor(indices, "indices", None)
+    metadata.index_tensor(indices, "indices", None)
     if indices.device != x.device:
         check.device(indices, "indices", x.device, name)
     if indices.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -185,14 +194,7 @@ def random_state(
 ) -> tuple[Tensor, Tensor]:
     """Seed and offset of each request, int64 ``[batch]``: those given, or fresh ones."""
     if seed is None and offset is None:
-        if generator is not None and not _serves(generator.device, device):
-            check.fail(
-                f"generator is on {generator.device}, but the input is on {device}; "
-                f"use torch.Generator({str(device)!r})"
-            )
-        fresh = torch.randint(
-            _SEEDS, (batch,), generator=generator, dtype=torch.int64, device=device
-        )
+        fresh = _fresh_seeds(batch, device, generator)
         # Requests differ in their seed; the offset may then be anything, so it needs no kernel.
         return fresh, fresh
     if generator is not None:
@@ -203,6 +205,20 @@ def random_state(
     check_per_request(seed, "seed", torch.int64, batch, device)
     check_per_request(offset, "offset", torch.int64, batch, device)
     return seed, offset
+
+
+def _fresh_seeds(batch: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+    if generator is None:
+        # The argument is left out, not None: with it a compiler cannot keep the batch symbolic.
+        return torch.randint(_SEEDS, (batch,), dtype=torch.int64, device=device)
+    if not isinstance(generator, torch.Generator):
+        check.fail(f"generator is a {type(generator).__name__}, needs a torch.Generator or None")
+    if not _serves(generator.device, device):
+        check.fail(
+            f"generator is on {generator.device}, but the input is on {device}; "
+            f"use torch.Generator({str(device)!r})"
+        )
+    return torch.randint(_SEEDS, (batch,), generator=generator, dtype=torch.int64, device=device)
 
 
 def _serves(generator: torch.device, device: torch.device) -> bool:

@@ -3,11 +3,13 @@
 Counter layout, which every kernel of this family shares. One block is four 32-bit words::
 
     key     = (seed & 0xffffffff, seed >> 32)
-    counter = (block, 0, offset & 0xffffffff, offset >> 32)
+    counter = (block, stream, offset & 0xffffffff, offset >> 32)
 
 Draw ``j`` of a request is word ``j % 4`` of block ``j // 4``. A uniform is the upper 24 bits of its
 word times 2^-24: every float32 step of that size in [0, 1) is possible, 1 itself is not.
-Two calls share no random word as long as their seeds or their offsets differ.
+``stream`` is a constant of the op: 0 for draws of one token, 1 for chains of drafts, 2 for trees.
+Two calls share no random word as long as their streams, their seeds or their offsets differ, so
+drafts may be drawn and verified at the same seed and offset.
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -16,7 +18,11 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["philox4x32", "philox_uniform"]
+__all__ = ["CHAIN_STREAM", "SAMPLE_STREAM", "TREE_STREAM", "philox4x32", "philox_uniform"]
+
+SAMPLE_STREAM = 0
+CHAIN_STREAM = 1
+TREE_STREAM = 2
 
 _ROUNDS = 10
 _WORD = 0xFFFFFFFF
@@ -43,19 +49,23 @@ def philox4x32(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     return torch.stack(torch.broadcast_tensors(c0, c1, c2, c3), -1)
 
 
-def philox_uniform(seed: torch.Tensor, offset: torch.Tensor, count: int) -> torch.Tensor:
+def philox_uniform(
+    seed: torch.Tensor, offset: torch.Tensor, count: int, *, stream: int
+) -> torch.Tensor:
     """Uniform numbers in [0, 1), float32 `[batch, count]`.
 
     seed, offset: integer `[batch]`, read as 64-bit patterns, so negative values are fine. Row b
-    depends on seed[b] and offset[b] only.
+    depends on seed[b], offset[b] and the op's ``stream`` only.
 
-    >>> philox_uniform(torch.tensor([7, 7]), torch.tensor([0, 1]), 3).shape
+    >>> seed, offset = torch.tensor([7, 7]), torch.tensor([0, 1])
+    >>> philox_uniform(seed, offset, 3, stream=SAMPLE_STREAM).shape
     torch.Size([2, 3])
     """
     num_blocks = -(-count // 4)
     key = _words(seed)[:, None]
     counter = torch.zeros(len(offset), num_blocks, 4, dtype=torch.int64, device=offset.device)
     counter[..., 0] = torch.arange(num_blocks, device=offset.device)
+    counter[..., 1] = stream
     counter[..., 2:] = _words(offset)[:, None]
     words = philox4x32(counter, key).flatten(1)[:, :count]
     return (words >> 8).to(torch.float32) * 2.0**-24

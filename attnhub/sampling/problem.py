@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnhub.core.problem import Problem, Work, fact
+from attnhub.core.problem import DTYPE_BYTES, Problem, Work, assuming, fact
+from attnhub.errors import InvalidArgument
 
 #: 1: nothing to choose; 111: no multiple of a vector; 128256: several blocks a row.
 VOCABS = (1, 111, 1024, 32000, 128256)
-_ASSUMED_ROWS = 32
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +21,12 @@ class _Rows(Problem):
 
     def traffic(self, bytes_per_entry: int, rows_per_request: int = 1) -> Work:
         """Each entry of each row costs a few operations and ``bytes_per_entry``."""
-        requests = self.extent.tokens if self.extent.tokens is not None else _ASSUMED_ROWS
+        (requests,), assumed = assuming(self.extent, tokens=32)
         entries = requests * rows_per_request * self.vocab
         return Work(
             flops=4.0 * entries,
             bytes=float(entries * bytes_per_entry),
-            assumed="" if self.extent.tokens is not None else f"tokens assumed {_ASSUMED_ROWS}",
+            assumed=assumed,
         )
 
 
@@ -42,6 +42,10 @@ class SampleProblem(_Rows):
     joint: bool = fact(domain=(True, False), default=False)
     indices: bool = fact(domain=(True, False), default=False)
 
+    def validate(self) -> None:
+        if self.joint and not (self.top_k and self.top_p):
+            raise InvalidArgument("joint=True: give top_k=True and top_p=True, which it joins")
+
     def work(self) -> Work:
         return self.traffic(4)
 
@@ -52,11 +56,11 @@ class SampleLogitsProblem(SampleProblem):
 
     op = "sampling.sample_logits"
 
-    dtype: str = fact(domain=tuple(_BYTES))
+    dtype: str = fact(domain=_DTYPES)
     temperature: bool = fact(domain=(True, False), default=False)
 
     def work(self) -> Work:
-        return self.traffic(_BYTES[self.dtype])
+        return self.traffic(DTYPE_BYTES[self.dtype])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +69,11 @@ class SoftmaxProblem(_Rows):
 
     op = "sampling.softmax"
 
-    dtype: str = fact(domain=tuple(_BYTES))
+    dtype: str = fact(domain=_DTYPES)
     temperature: bool = fact(domain=(True, False), default=False)
 
     def work(self) -> Work:
-        return self.traffic(_BYTES[self.dtype] + 4)
+        return self.traffic(DTYPE_BYTES[self.dtype] + 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +102,10 @@ class TopKMaskLogitsProblem(_Rows):
 
     op = "sampling.top_k_mask_logits"
 
-    dtype: str = fact(domain=tuple(_BYTES))
+    dtype: str = fact(domain=_DTYPES)
 
     def work(self) -> Work:
-        return self.traffic(2 * _BYTES[self.dtype])
+        return self.traffic(2 * DTYPE_BYTES[self.dtype])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +114,15 @@ class TopKProblem(_Rows):
 
     op = "sampling.top_k"
 
-    dtype: str = fact(domain=tuple(_BYTES))
+    dtype: str = fact(domain=_DTYPES)
     k: int = fact(domain=(1, 50, 2048))
 
+    def validate(self) -> None:
+        if self.k > self.vocab:
+            raise InvalidArgument(f"k={self.k}: give at most vocab={self.vocab}")
+
     def work(self) -> Work:
-        return self.traffic(_BYTES[self.dtype])
+        return self.traffic(DTYPE_BYTES[self.dtype])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +131,7 @@ class ChainSpeculativeProblem(_Rows):
 
     op = "sampling.chain_speculative"
 
-    num_drafts: int = fact(domain=(0, 1, 3, 8))
+    num_drafts: int = fact(domain=(0, 1, 3, 8), minimum=0)
 
     def work(self) -> Work:
         # Two rows decide the last token; of the others single entries are read.

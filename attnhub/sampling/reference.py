@@ -20,7 +20,7 @@ import math
 
 import torch
 
-from attnhub.sampling.philox import philox_uniform
+from attnhub.sampling.philox import SAMPLE_STREAM, philox_uniform
 
 __all__ = [
     "PerRow",
@@ -243,7 +243,8 @@ def sample_from_probs(
     [1, -1]
     """
     rows = probs if indices is None else probs.index_select(0, indices)
-    return inverse_transform(rows, philox_uniform(seed, offset, 1)[:, 0])
+    uniform = philox_uniform(seed, offset, 1, stream=SAMPLE_STREAM)[:, 0]
+    return inverse_transform(rows, uniform)
 
 
 def sample_from_logits(

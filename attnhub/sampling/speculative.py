@@ -137,7 +137,7 @@ def tree_speculative_sampling(
     Args:
         draft_token_ids: int32 ``[batch, nodes]`` in [0, vocab); device ids are not looked at.
         parents: int32 ``[batch, nodes]``: an earlier node, -1 for a child of the root, -2 for an
-            unused node.
+            unused node; device values are not looked at.
         target_probs: float32 ``[batch, nodes + 1, vocab]``: row 0 after the root's context, row
             i + 1 after node i. Rows must sum to 1.
         draft_probs: float32 ``[batch, nodes, vocab]``: what node i was drawn from, siblings
@@ -152,7 +152,8 @@ def tree_speculative_sampling(
         be drawn gives path -1, count 0 and bonus -1.
 
     Raises:
-        InvalidArgument: wrong shape, dtype, device or stride, or a draft id out of range.
+        InvalidArgument: wrong shape, dtype, device or stride, or a draft id or a parent out of
+            range.
 
     Source: Miao et al., "SpecInfer" (2024).
 
@@ -168,6 +169,7 @@ def tree_speculative_sampling(
     _check_integers(parents, "parents", target_probs)
     if parents.shape != draft_token_ids.shape:
         check.shape(parents, "parents", (batch, nodes))
+    _check_parents(parents)
     _check_ids(draft_token_ids, vocab, parents)
     device = target_probs.device
     seed, offset = given.random_state(batch, device, generator, seed, offset)
@@ -190,6 +192,7 @@ def tree_speculative_sampling(
 
 def _check_target(draft_token_ids: Tensor, target_probs: Tensor) -> tuple[int, int, int]:
     """Batch, drafts and vocab, after checks of the two tensors that state them."""
+    check.is_tensor(target_probs, "target_probs")
     _check_integers(draft_token_ids, "draft_token_ids", target_probs)
     if draft_token_ids.dim() != 2:
         check.shape(draft_token_ids, "draft_token_ids", ("batch", "drafts"))
@@ -205,6 +208,7 @@ def _check_target(draft_token_ids: Tensor, target_probs: Tensor) -> tuple[int, i
 
 
 def _check_integers(x: Tensor, name: str, like: Tensor) -> None:
+    check.is_tensor(x, name)
     if x.dtype is not torch.int32:
         check.dtype(x, name, (torch.int32,))
     if x.device != like.device:
@@ -214,6 +218,7 @@ def _check_integers(x: Tensor, name: str, like: Tensor) -> None:
 
 
 def _check_probs(x: Tensor, name: str, shape: tuple[int, int, int], like: Tensor) -> None:
+    check.is_tensor(x, name)
     if x.dtype is not torch.float32:
         check.dtype(x, name, (torch.float32,))
     if x.shape != shape:
@@ -222,6 +227,20 @@ def _check_probs(x: Tensor, name: str, shape: tuple[int, int, int], like: Tensor
         check.device(x, name, like.device, "target_probs")
     check.last_contiguous(x, name)
     check.no_grad(x)
+
+
+def _check_parents(parents: Tensor) -> None:
+    """Host parents by value: each comes before its child, so that no tree has a cycle."""
+    if parents.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    nodes = parents.shape[1]
+    bad = (parents < -2) | (parents >= torch.arange(nodes, device=parents.device))
+    if bad.any():
+        b, node = bad.nonzero()[0].tolist()
+        check.fail(
+            f"parents[{b}, {node}] is {int(parents[b, node])}, needs -2 (unused), -1 (child of the "
+            f"root) or a node before {node}; order the nodes so that parents come first"
+        )
 
 
 def _check_ids(ids: Tensor, vocab: int, parents: Tensor | None) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnhub.sampling.philox import philox_uniform
+from attnhub.sampling.philox import CHAIN_STREAM, TREE_STREAM, philox_uniform
 from attnhub.sampling.reference import inverse_transform, valid_rows
 
 __all__ = ["chain_speculative", "tree_speculative"]
@@ -50,7 +50,7 @@ def chain_speculative(
     ICML 2023.
     """
     n = draft_token_ids.shape[1]
-    uniform = philox_uniform(seed, offset, n + 1).double()
+    uniform = philox_uniform(seed, offset, n + 1, stream=CHAIN_STREAM).double()
     ids = draft_token_ids.to(torch.int64)
     passed = _passes(_entries(target_probs[:, :n], ids), _entries(draft_probs, ids), uniform[:, :n])
     emitted = passed.to(torch.int32).cumprod(-1).sum(-1)
@@ -100,7 +100,7 @@ def tree_speculative(
     Source: Miao et al., "SpecInfer", ASPLOS 2024 (residual per rejected sibling).
     """
     batch, num_nodes = draft_token_ids.shape
-    uniform = philox_uniform(seed, offset, num_nodes + 1).double()
+    uniform = philox_uniform(seed, offset, num_nodes + 1, stream=TREE_STREAM).double()
     paths = torch.full((batch, num_nodes), -1, dtype=torch.int32, device=parents.device)
     lasts = torch.empty_like(target_probs[:, 0], dtype=torch.float64)
     for b in range(batch):

@@ -23,17 +23,18 @@ from attnhub.sampling.problem import (
 _FLOAT32 = (torch.float32,)
 
 
-def _key(x: Tensor, parameter: Any, *_: Any) -> tuple[Any, ...]:
-    rows = bucket(x.shape[0])
-    return x.device, x.dtype, x.shape[1], rows, x.is_contiguous(), parameter is None
+def _key(x: Tensor, parameter: Any, out: Tensor) -> tuple[Any, ...]:
+    """Facts of the rows: ``x`` is read, ``out`` is written."""
+    contiguous = x.is_contiguous() and out.is_contiguous()
+    return x.device, x.dtype, x.shape[1], bucket(x.shape[0]), contiguous, parameter is None
 
 
-def _facts(x: Tensor) -> dict[str, Any]:
+def _facts(x: Tensor, out: Tensor) -> dict[str, Any]:
     return {
         "device": devices.describe(x.device),
         "extent": Extent(tokens=x.shape[0]).bucketed(),
         "vocab": x.shape[1],
-        "contiguous": x.is_contiguous(),
+        "contiguous": x.is_contiguous() and out.is_contiguous(),
     }
 
 
@@ -41,8 +42,8 @@ _softmax = FunctionalOp(
     "sampling.softmax",
     "(Tensor logits, Tensor? temperature, float? temperature_value, Tensor(a!) out) -> ()",
     key=_key,
-    problem=lambda logits, temperature, _: SoftmaxProblem(
-        **_facts(logits),
+    problem=lambda logits, temperature, out: SoftmaxProblem(
+        **_facts(logits, out),
         dtype=check.dtype_name(logits.dtype),
         temperature=temperature is not None,
     ),
@@ -50,33 +51,33 @@ _softmax = FunctionalOp(
 )
 _top_k_renorm = FunctionalOp(
     "sampling.top_k_renorm",
-    "(Tensor probs, Tensor? top_k, int? top_k_value, Tensor(a!) out) -> ()",
+    "(Tensor probs, Tensor? top_k, SymInt? top_k_value, Tensor(a!) out) -> ()",
     key=_key,
-    problem=lambda probs, *_: TopKRenormProblem(**_facts(probs)),
+    problem=lambda probs, _, out: TopKRenormProblem(**_facts(probs, out)),
     **given.per_request(1, 2),
 )
 _top_p_renorm = FunctionalOp(
     "sampling.top_p_renorm",
     "(Tensor probs, Tensor? top_p, float? top_p_value, Tensor(a!) out) -> ()",
     key=_key,
-    problem=lambda probs, *_: TopPRenormProblem(**_facts(probs)),
+    problem=lambda probs, _, out: TopPRenormProblem(**_facts(probs, out)),
     **given.per_request(1, 2),
 )
 _top_k_mask_logits = FunctionalOp(
     "sampling.top_k_mask_logits",
-    "(Tensor logits, Tensor? top_k, int? top_k_value, Tensor(a!) out) -> ()",
+    "(Tensor logits, Tensor? top_k, SymInt? top_k_value, Tensor(a!) out) -> ()",
     key=_key,
-    problem=lambda logits, *_: TopKMaskLogitsProblem(
-        **_facts(logits), dtype=check.dtype_name(logits.dtype)
+    problem=lambda logits, _, out: TopKMaskLogitsProblem(
+        **_facts(logits, out), dtype=check.dtype_name(logits.dtype)
     ),
     **given.per_request(1, 2),
 )
 _top_k = FunctionalOp(
     "sampling.top_k",
     "(Tensor scores, Tensor(a!) values, Tensor(b!) indices) -> ()",
-    key=lambda scores, values, _: (*_key(scores, None), values.shape[1]),
+    key=lambda scores, values, _: (*_key(scores, None, values), values.shape[1]),
     problem=lambda scores, values, _: TopKProblem(
-        **_facts(scores), dtype=check.dtype_name(scores.dtype), k=values.shape[1]
+        **_facts(scores, values), dtype=check.dtype_name(scores.dtype), k=values.shape[1]
     ),
 )
 
@@ -205,7 +206,7 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     given.check_rows(scores, "scores", check.FLOATS)
     batch, vocab = scores.shape
-    if not isinstance(k, int) or not 1 <= k <= vocab:
+    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= vocab:
         check.fail(f"k is {k!r}, needs an int from 1 to {vocab}, the length of a row of scores")
     values = torch.empty(batch, k, dtype=scores.dtype, device=scores.device)
     indices = torch.empty(batch, k, dtype=torch.int32, device=scores.device)
@@ -214,20 +215,18 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _required(parameter: given.Parameter, value: Any, x: Tensor) -> Any:
-    """A filter's only parameter: an absent or neutral one is passed on, for there is no default."""
+    """A filter's only parameter: a neutral number is passed on, for there is no default."""
     if value is None:
         check.fail(f"{parameter.name} is None, needs a number {parameter.range} or a tensor")
     taken = parameter.take(value, x.shape[0], x.device)
-    return value if taken is None else taken
+    if taken is None:
+        return parameter.unused
+    return min(taken, x.shape[1]) if isinstance(taken, int) else taken
 
 
 def _output(out: Tensor | None, x: Tensor, dtype: torch.dtype) -> Tensor:
     """``out`` after its checks, or a new tensor of the shape of ``x``."""
     if out is None:
         return torch.empty(x.shape, dtype=dtype, device=x.device)
-    if out.shape != x.shape:
-        check.shape(out, "out", tuple(x.shape))
-    check.dtype(out, "out", (dtype,))
-    check.device(out, "out", x.device, "the input")
-    check.last_contiguous(out, "out")
+    check.output(out, "out", x.shape, dtype, x, "the input")
     return out

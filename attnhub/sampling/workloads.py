@@ -15,7 +15,8 @@ from torch import Tensor
 
 from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
-from attnhub.sampling import draw, speculative, transform
+from attnhub.sampling import calls as draw_calls
+from attnhub.sampling import draw, speculative, speculative_calls, transform, transform_calls
 from attnhub.sampling.parameters import SamplingParams
 
 Call = Callable[..., Any]
@@ -177,3 +178,6 @@ tree_speculative = (
     _Drafts(batch=8, num=30, vocab=128256).workload(_tree, 1),
     _Drafts(batch=64, num=14, vocab=128256).workload(_tree, 1),
 )
+
+
+calls = {**draw_calls.calls, **transform_calls.calls, **speculative_calls.calls}

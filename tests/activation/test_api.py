@@ -125,8 +125,10 @@ def test_compiles_whole(name: str, dynamic: bool) -> None:
 def test_workloads_run(name: str) -> None:
     for workload in getattr(workloads, name):
         if "small" in workload.tags:
+            tokens, hidden = workload.facts["tokens"], workload.facts["hidden"]
             run = workload.make(torch.device("cpu"), torch.Generator().manual_seed(0))
-            assert run().shape == (workload.facts["tokens"], workload.facts["hidden"])
+            x = normal(tokens, 2 * hidden, dtype=torch.bfloat16)
+            assert_close(run(), expected(name, x))
 
 
 def test_problem_tells_work() -> None:

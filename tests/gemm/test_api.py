@@ -221,4 +221,6 @@ def test_problem_tells_work() -> None:
     assert work.bytes == 2 * (16 * (64 + 32) + 4 * 64 * 32)
     decision = attnhub.explain("gemm.segment_gemm", device="h200", **facts)
     assert decision.chosen.name == "reference"
-    assert "assumed 8 and 1024" in decision.chosen.estimate.detail
+    assert (
+        "batch unknown, assumed 8; tokens unknown, assumed 1024" in decision.chosen.estimate.detail
+    )

@@ -234,10 +234,26 @@ def test_compiles_with_the_input_as_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "fused_add_rmsnorm", "layernorm"])
-def test_workloads_run(name: str) -> None:
-    for workload in getattr(workloads, name):
-        if "small" in workload.tags:
-            workload.make(torch.device("cpu"), torch.Generator().manual_seed(0))()
+def test_workloads_compute_their_op(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, seen = getattr(api, name), []
+
+    def spy(*tensors: torch.Tensor, **out: torch.Tensor) -> Any:
+        wide = [t.double() for t in tensors]
+        y = function(*tensors, **out)
+        seen.append((wide, [y] if name not in FUSED else tensors[:2]))
+        return y
+
+    monkeypatch.setattr(api, name, spy)
+    small = [workload for workload in getattr(workloads, name) if "small" in workload.tags]
+    for workload in small:
+        workload.make(torch.device("cpu"), torch.Generator().manual_seed(0))()
+        given, results = seen.pop()
+        assert given[0].shape == (workload.facts["tokens"], workload.facts["hidden"])
+        wanted = getattr(reference, name)(*given)
+        for y, e in zip(results, wanted if name in FUSED else [wanted], strict=True):
+            assert y.dtype == torch.bfloat16
+            assert_close(y, e)
+    assert len(small) == 2
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "fused_add_rmsnorm", "layernorm"])

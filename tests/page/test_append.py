@@ -9,7 +9,7 @@ import torch
 
 from attnhub.attn import PagedKV
 from attnhub.errors import InvalidArgument
-from attnhub.page import api
+from attnhub.page import api, reference
 from attnhub.page.reference import Layout
 from tests.page.cache_cases import (
     DIM_K,
@@ -153,7 +153,7 @@ def append(**changed: Any) -> None:
         ),
         pytest.param(
             {"table": replaced(indices=int32(7, 2, 6, 0))},
-            "indptr ends at 5 but indices has 4 page ids",
+            r"indptr ends at 5 but table\.indices has 4 page ids",
             id="too-few-ids",
         ),
         pytest.param(
@@ -194,6 +194,29 @@ def test_bad_append_is_refused_before_it_writes(changed: dict[str, Any], message
     with pytest.raises(InvalidArgument, match=message):
         append(**{"kv_cache": cache, **changed})
     assert not cache.any()
+
+
+def test_pages_without_slots_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="pages of 0 slots; needs a page size >= 1"):
+        append(kv_cache=torch.zeros(PAGES, 2, 0, HEADS, DIM_K))
+    with pytest.raises(InvalidArgument, match="pages of 0 slots"):
+        api.append_paged_mla(
+            normal(5, 8),
+            normal(5, 2),
+            torch.zeros(PAGES, 0, 8),
+            torch.zeros(PAGES, 0, 2),
+            TABLE,
+            REQUEST,
+            POSITION,
+        )
+
+
+def test_where_tokens_go_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    locate = reference.locate
+    monkeypatch.setattr(reference, "locate", lambda *args: calls.append(args) or locate(*args))
+    append()
+    assert len(calls) == 1
 
 
 def test_grad_is_no_hindrance_under_no_grad() -> None:

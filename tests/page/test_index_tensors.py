@@ -44,6 +44,8 @@ def test_get_batch_indices_positions(
         ),
         pytest.param((int32(0, 1), int32(1, 2), 1), r"seq_lens .* needs \[1\]", id="length"),
         pytest.param((int32(0, 1), int32(1), -1), "num_tokens=-1", id="negative"),
+        pytest.param((int32(0, 1), int32(1), 1.0), "num_tokens=1.0: needs an integer", id="float"),
+        pytest.param((int32(0, 1), int32(1), True), "num_tokens=True", id="bool"),
         pytest.param((int32(1, 2), int32(1), 1), r"append_indptr\[0\] is 1, needs 0", id="start"),
         pytest.param(
             (int32(0, 3), int32(4), 2), "num_tokens=2, but append_indptr ends at 3", id="too-few"
@@ -75,6 +77,7 @@ def test_get_seq_lens() -> None:
     ("table", "page_size", "message"),
     [
         pytest.param(TABLE, 0, "page_size=0: needs an integer >= 1", id="page-size"),
+        pytest.param(TABLE, "4", "page_size='4': needs an integer >= 1", id="page-size-text"),
         pytest.param(int32(0), 4, "table is a Tensor", id="no-table"),
         pytest.param(
             replaced(last_page_len=int32(4, 0)),

@@ -112,6 +112,8 @@ def test_unknown_order_is_refused() -> None:
             torch.zeros(2, dtype=torch.uint8), 17, "count=17, but packed holds 16", id="17"
         ),
         pytest.param(torch.zeros(2, dtype=torch.uint8), -1, "count=-1", id="negative"),
+        pytest.param(torch.zeros(2, dtype=torch.uint8), "3", "count='?3", id="text"),
+        pytest.param(torch.zeros(2, dtype=torch.uint8), True, "count=True", id="bool"),
     ],
 )
 def test_bad_bytes_are_refused(packed: torch.Tensor, count: int, message: str) -> None:
@@ -127,7 +129,8 @@ def test_bad_bytes_are_refused(packed: torch.Tensor, count: int, message: str) -
         pytest.param(
             lambda t: t.to("meta"), "out is on meta, but the input is on cpu", id="device"
         ),
-        pytest.param(lambda t: t.repeat(2)[::2], "out is not contiguous", id="stride"),
+        pytest.param(lambda t: t.repeat(2)[::2], r"out has stride 2 .*contiguous\(\)", id="stride"),
+        pytest.param(lambda t: 3, "out must be a torch.Tensor, got int", id="no-tensor"),
     ],
 )
 def test_bad_out_is_refused(change: Any, message: str) -> None:
@@ -149,7 +152,9 @@ def test_bad_out_is_refused(change: Any, message: str) -> None:
         pytest.param(int32(1, 9), None, r"indptr\[0\] is 1, needs 0", id="start"),
         pytest.param(int32(0, 5, 4, 9), None, "decreases at 2", id="descends"),
         pytest.param(int32(0, 4, 9), 1, "total_bytes=1, but the segments need 2", id="few"),
-        pytest.param(int32(0, 9), -1, "total_bytes=-1: give", id="negative"),
+        pytest.param(int32(0, 9), -1, "total_bytes=-1: needs an integer >= 0", id="negative"),
+        pytest.param(int32(0, 9), 2.0, "total_bytes=2.0: needs an integer", id="float"),
+        pytest.param(int32(0, 9), True, "total_bytes=True: needs an integer", id="bool"),
         pytest.param(
             int32(0, 9).to("meta"), None, "total_bytes= is needed.*always suffices", id="asks"
         ),
@@ -223,4 +228,4 @@ def test_workloads_run(name: str) -> None:
 def test_problem_tells_work() -> None:
     decision = attnhub.explain("quantization.segment_packbits", device="h200", batch=4, tokens=800)
     assert "batch <= 4, tokens <= 1024" in str(decision)
-    assert "assumed 2**20" in bits.PackbitsProblem.of("cpu", bitorder="big").work().assumed
+    assert "assumed 1048576" in bits.PackbitsProblem.of("cpu", bitorder="big").work().assumed

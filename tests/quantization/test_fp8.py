@@ -97,6 +97,8 @@ BAD_LAYOUTS = [
     pytest.param(torch.ones(4, 2).T, None, "has stride 2 in its last dimension", id="stride"),
     pytest.param(X, 2, r"axis=2, but .* has shape \[2, 4\]; give -2 to 1", id="axis-2"),
     pytest.param(X, -3, "axis=-3, but", id="axis--3"),
+    pytest.param(X, 1.0, "axis=1.0, but", id="axis-float"),
+    pytest.param(X, True, "axis=True, but", id="axis-bool"),
 ]
 
 

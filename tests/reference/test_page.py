@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnhub.errors import InvalidArgument
 from attnhub.page import reference
@@ -168,21 +169,74 @@ def test_append_of_nothing_writes_nothing(count: int) -> None:
     assert cache.isnan().all()
 
 
-@pytest.mark.parametrize(
-    ("request_", "position", "message"),
-    [
-        pytest.param(0, 12, "position 12 of request 0, which owns 3 pages of 4", id="past-the-end"),
-        pytest.param(1, 0, "request 1, which owns 0 pages", id="no-page"),
-        pytest.param(2, -1, "position -1 of request 2", id="negative"),
-    ],
-)
-def test_append_outside_the_pages_is_refused(request_: int, position: int, message: str) -> None:
-    cache = torch.zeros(PAGES, 4, 1, 2)
-    new = torch.ones(2, 1, 2)
-    where = int32([0, request_]), int32([0, position])
-    with pytest.raises(InvalidArgument, match=f"token 1 goes to .*{message}"):
-        reference.append(new, new, *where, cache, cache, indptr=INDPTR, indices=INDICES)
-    assert cache.abs().sum() == 0
+OUTSIDE = [
+    pytest.param(0, 12, INDICES, id="past-the-last-page"),
+    pytest.param(0, 2**31 - 1, INDICES, id="largest-position"),
+    pytest.param(1, 0, INDICES, id="request-without-pages"),
+    pytest.param(2, -1, INDICES, id="negative-position"),
+    pytest.param(2, -(2**31), INDICES, id="smallest-position"),
+    pytest.param(3, 0, INDICES, id="request-past-the-batch"),
+    pytest.param(-2, 0, INDICES, id="negative-request"),
+    pytest.param(2, 4, INDICES[:4], id="id-that-is-not-there"),
+    pytest.param(2, 4, int32([7, 2, 11, 0, PAGES]), id="page-past-the-cache"),
+    pytest.param(2, 4, int32([7, 2, 11, 0, -1]), id="negative-page"),
+]
+
+
+@pytest.mark.parametrize(("request_", "position", "indices"), OUTSIDE)
+@pytest.mark.parametrize("alone", [False, True], ids=["beside-a-good-token", "alone"])
+def test_a_token_outside_the_pages_goes_nowhere(
+    request_: int, position: int, indices: torch.Tensor, alone: bool
+) -> None:
+    k_cache = make_cache("NHD", 4, DIM_K, form="contiguous")
+    v_cache = make_cache("NHD", 4, DIM_V, form="contiguous")
+    where = int32([request_, 0]), int32([position, 5])
+    k_new, v_new = numbered(2, HEADS, DIM_K), numbered(2, HEADS, DIM_V)
+    tokens = slice(0, 1 if alone else 2)
+    reference.append(
+        k_new[tokens],
+        v_new[tokens],
+        where[0][tokens],
+        where[1][tokens],
+        k_cache,
+        v_cache,
+        indptr=INDPTR,
+        indices=indices,
+    )
+    assert_rows(k_cache, "NHD", {} if alone else {(2, 1): k_new[1]})
+    assert_rows(v_cache, "NHD", {} if alone else {(2, 1): v_new[1]})
+
+
+class NoHostRead(TorchDispatchMode):
+    """Fails on every op that a GPU would have to wait for, as its result or size is a value."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        assert func.overloadpacket not in (
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.nonzero,
+            torch.ops.aten.masked_select,
+            torch.ops.aten.is_nonzero,
+            torch.ops.aten.equal,
+        )
+        if func.overloadpacket in (torch.ops.aten.index, torch.ops.aten.index_put_):
+            assert all(i is None or i.dtype != torch.bool for i in args[1])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_append_reads_no_value_on_the_host(layout: Layout) -> None:
+    new, where = numbered(3, HEADS, DIM_K), (int32([0, -1, 2]), int32([1, -1, 6]))
+    caches = [make_cache(layout, 4, DIM_K, form="contiguous") for _ in "kv"]
+    latent = torch.full((PAGES, 4, DIM_K), torch.nan)
+    table = {"indptr": INDPTR, "indices": INDICES}
+    with NoHostRead():
+        reference.append(new, new, *where, *caches, **table, layout=layout)
+        reference.append_mla(new[:, 0], new[:, 0], *where, latent, latent.clone(), **table)
+    for cache in caches:
+        assert_rows(cache, layout, {(7, 1): new[0], (5, 2): new[2]})
+    assert torch.equal(latent[5, 2], new[2, 0])
 
 
 def test_append_never_converts() -> None:

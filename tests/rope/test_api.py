@@ -335,5 +335,13 @@ def test_problem_knows_the_rotation() -> None:
 def test_workloads_run(name: str) -> None:
     for workload in getattr(workloads, name):
         if "small" in workload.tags:
-            run = workload.make(torch.device("cpu"), torch.Generator().manual_seed(0))
-            assert [y.shape[0] for y in run()] == [workload.facts["tokens"]] * 2
+            generator = torch.Generator().manual_seed(0)
+            turned = workload.make(torch.device("cpu"), generator)()
+            (rope,) = (r for *_, r, _ in workloads._CASES if str(r) == workload.facts["rope"])
+            same, tokens = torch.Generator().manual_seed(0), workload.facts["tokens"]
+            for y, heads in zip(turned, ("num_qo_heads", "num_kv_heads"), strict=True):
+                shape = tokens, workload.facts[heads], workload.facts["head_dim"]
+                x = torch.randn(shape, generator=same).bfloat16()
+                wanted = reference.apply_rope(x.double(), torch.arange(tokens), rope)
+                assert_close(y, wanted, dtype=torch.bfloat16)
+                assert not torch.equal(y, x)

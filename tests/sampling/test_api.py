@@ -95,6 +95,18 @@ def test_numbers_that_change_nothing_are_not_passed_on(monkeypatch: pytest.Monke
     ]
 
 
+@pytest.mark.parametrize("huge", [2**31, 2**70, 10**400], ids=["int64", "2**70", "10**400"])
+def test_a_top_k_of_any_size_keeps_all(huge: int) -> None:
+    assert sampling.top_k_sample(PROBS, huge, **RNG).tolist() == from_probs()
+
+
+def test_the_largest_temperature_is_flat() -> None:
+    heat = torch.finfo(torch.float32).max
+    assert sampling.sample_from_logits(LOGITS, temperature=heat, **RNG).tolist() == from_logits(
+        heat
+    )
+
+
 def test_ties_at_the_boundary_are_all_drawn() -> None:
     row = torch.tensor([[0.4, 0.3, 0.3, 0.0]]).expand(4000, -1)
     tokens = sampling.top_k_sample(row, 2, generator=torch.Generator().manual_seed(3))
@@ -253,6 +265,29 @@ def test_bad_rows(rows: torch.Tensor, message: str) -> None:
     refused(f"^logits .*{message}|{message}", lambda: sampling.sample_from_logits(rows))
 
 
+@pytest.mark.parametrize("rows", [None, [[0.5, 0.5]], 3.0], ids=["none", "list", "number"])
+def test_rows_that_are_no_tensor(rows: Any) -> None:
+    name = type(rows).__name__
+    refused(f"probs must be a torch.Tensor, got {name}", lambda: sampling.sample_from_probs(rows))
+    refused(f"logits must be a torch.Tensor, got {name}", lambda: sampling.sample_from_logits(rows))
+
+
+def test_params_and_random_state_of_another_kind() -> None:
+    refused("params is a dict", lambda: sampling.sample(LOGITS, {"top_k": 3}))  # type: ignore[arg-type]
+    refused(
+        "generator is a int, needs a torch.Generator",
+        lambda: sampling.sample_from_probs(PROBS, generator=3),  # type: ignore[arg-type]
+    )
+    refused(
+        "seed must be a torch.Tensor, got int",
+        lambda: sampling.sample_from_probs(PROBS, seed=1, offset=2),  # type: ignore[arg-type]
+    )
+    refused(
+        "indices must be a torch.Tensor, got list",
+        lambda: sampling.sample_from_probs(PROBS, indices=[0]),  # type: ignore[arg-type]
+    )
+
+
 def test_probs_are_float32() -> None:
     refused(
         "probs has dtype float16, needs float32", lambda: sampling.sample_from_probs(PROBS.half())
@@ -272,6 +307,13 @@ NUMBERS = r"needs a Python number .* or a 1-D {} tensor \[6\]"
         pytest.param("min_p", -0.1, r"min_p is -0.1, .*in \[0, 1\]", id="min_p-negative"),
         pytest.param("temperature", -1, "temperature is -1, .*>= 0", id="temperature-negative"),
         pytest.param("temperature", math.inf, "temperature is inf", id="temperature-inf"),
+        pytest.param("temperature", 1e39, r"is 1e\+39, .*finite in float32", id="over-float32"),
+        pytest.param("temperature", 10**400, "is 10+, needs", id="over-float64"),
+        pytest.param("temperature", True, "temperature is True", id="temperature-bool"),
+        pytest.param("top_k", True, "top_k is True, needs .*an int", id="top_k-bool"),
+        pytest.param("top_p", True, "top_p is True", id="top_p-bool"),
+        pytest.param("min_p", False, "min_p is False", id="min_p-bool"),
+        pytest.param("min_p", P.clone().requires_grad_(), "forward only", id="needs-grad"),
         pytest.param("top_k", 0, "top_k is 0, needs .*>= 1", id="top_k-0"),
         pytest.param("top_k", 5.0, "top_k is 5.0, .*an int", id="top_k-float"),
         pytest.param("top_k", K.long(), "top_k has dtype int64, needs int32; convert", id="int64"),

@@ -121,11 +121,74 @@ def test_numbers_may_change_under_compile() -> None:
         assert torch.equal(compiled(PROBS, heat, k), function(PROBS, heat, k))
 
 
+BY_NUMBER: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
+    "temperature": lambda x, p: sampling.sample(x, SamplingParams(temperature=p), **rng(SEED)),
+    "top_k": lambda x, p: sampling.top_k_sample(x, p, **rng(SEED)),
+    "top_p": lambda x, p: sampling.top_p_sample(x, p, **rng(SEED)),
+    "min_p": lambda x, p: sampling.min_p_sample(x, p, **rng(SEED)),
+    "softmax": lambda x, p: sampling.softmax(x, temperature=p),
+    "top_k_renorm": sampling.top_k_renorm,
+    "top_p_renorm": sampling.top_p_renorm,
+    "top_k_mask_logits": sampling.top_k_mask_logits,
+}
+
+
+@pytest.mark.parametrize("name", BY_NUMBER)
+def test_twelve_numbers_do_not_reach_the_limit_of_recompilations(name: str) -> None:
+    """The compiler gives up at the ninth version of a function."""
+    torch.compiler.reset()
+    compiled = torch.compile(BY_NUMBER[name], fullgraph=True, backend="aot_eager")
+    for i in range(12):
+        number = i + 2 if "top_k" in name else 0.05 * (i + 1)
+        assert torch.equal(compiled(PROBS, number), BY_NUMBER[name](PROBS, number))
+
+
+@pytest.mark.parametrize("name", ["sample", "chain", "tree"])
+def test_fresh_seeds_of_a_dynamic_batch(name: str) -> None:
+    torch.compiler.reset()
+    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "sample": sampling.sample_from_probs,
+        "chain": lambda x: sampling.chain_speculative_sampling(
+            x[:, None, :][:, :0], x[:, :0].int(), x[:, None]
+        )[0],
+        "tree": lambda x: sampling.tree_speculative_sampling(
+            x[:, :0].int(), x[:, :0].int(), x[:, None]
+        )[2],
+    }
+    compiled = torch.compile(calls[name], fullgraph=True, backend="aot_eager", dynamic=True)
+    for batch in (4, 5, 7):
+        tokens = compiled(torch.ones(batch, 2**16)).flatten()
+        assert len(set(tokens.tolist())) == batch
+        assert ((tokens >= 0) & (tokens < 2**16)).all()
+
+
 def test_default_generator_under_compile() -> None:
     torch.compiler.reset()
     flat = torch.ones(B, 2**20)
     compiled = torch.compile(sampling.sample_from_probs, fullgraph=True, backend="aot_eager")
     assert len(set(torch.cat([compiled(flat), compiled(flat)]).tolist())) == 2 * B
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        transform._softmax,
+        transform._top_k_renorm,
+        transform._top_p_renorm,
+        transform._top_k_mask_logits,
+        transform._top_k,
+    ],
+    ids=lambda op: op.name,
+)
+def test_a_strided_output_is_a_fact_of_the_problem(op: Any) -> None:
+    """A kernel that trusts ``contiguous`` must not be handed a strided output."""
+    x, strided = torch.ones(4, 8), torch.ones(4, 16)[:, :8]
+    keys = set()
+    for args in ((x, x), (x, strided), (strided, x)):
+        call = (args[0], args[1], tokens(4, 8)) if op is transform._top_k else (args[0], 2, args[1])
+        assert op._problem(*call).contiguous == all(t.is_contiguous() for t in args)
+        keys.add((op._key(*call), op._problem(*call)))
+    assert len({key for key, _ in keys}) == len({problem for _, problem in keys}) == 2
 
 
 NAMES = [name for name in discovery.default().ops if name.startswith("sampling.")]

@@ -43,7 +43,11 @@ def test_chain_of_no_drafts_draws_from_the_target() -> None:
     tokens, accepted, emitted = sampling.chain_speculative_sampling(
         DRAFT[:, :0], nothing, TARGET[:, :1], **RNG
     )
-    assert torch.equal(tokens[:, 0], sampling.sample_from_probs(TARGET[:, 0], **RNG))
+    wanted = chain_speculative(DRAFT[:, :0], nothing, TARGET[:, :1], **RNG)[0]
+    assert torch.equal(tokens, wanted)
+    assert bool((tokens >= 0).all())
+    drawn = sampling.sample_from_probs(TARGET[:, 0], **RNG)
+    assert not torch.equal(tokens[:, 0], drawn), "a chain has random numbers of its own"
     assert not accepted.any()
     assert not emitted.any()
 
@@ -111,6 +115,10 @@ def test_empty_batch() -> None:
             {"ids": IDS.T.contiguous().T}, "draft_token_ids is not contiguous", id="ids-stride"
         ),
         pytest.param({"ids": IDS.to("meta")}, "draft_token_ids is on meta", id="ids-device"),
+        pytest.param({"ids": [[1]]}, "draft_token_ids must be a torch.Tensor", id="ids-list"),
+        pytest.param({"target": None}, "target_probs must be a torch.Tensor", id="no-target"),
+        pytest.param({"draft": 0.5}, "draft_probs must be a torch.Tensor", id="draft-number"),
+        pytest.param({"target": TARGET.clone().requires_grad_()}, "forward only", id="grad"),
         pytest.param(
             {"target": TARGET[:, :3]}, r"shape \[64, 3, 7\], needs \[64, 4, 7\]", id="rows"
         ),
@@ -137,11 +145,31 @@ def test_bad_input(changes: dict[str, Any], message: str) -> None:
         sampling.tree_speculative_sampling(ids, PARENTS, target, draft, **RNG)
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param((-1, -3, 0), id="below-unused"),
+        pytest.param((-1, 1, 0), id="its-own-parent"),
+        pytest.param((-1, 2, 1), id="cycle"),
+        pytest.param((3, -1, 0), id="no-node"),
+    ],
+)
+def test_parents_come_before_their_children(bad: tuple[int, int, int]) -> None:
+    parents = PARENTS.clone()
+    parents[5] = torch.tensor(bad)
+    node = next(i for i, parent in enumerate(bad) if parent < -2 or parent >= i)
+    message = rf"parents\[5, {node}\] is {bad[node]}, needs -2 \(unused\), -1 .*before {node}"
+    with pytest.raises(InvalidArgument, match=message):
+        sampling.tree_speculative_sampling(IDS, parents, TARGET, **RNG)
+
+
 def test_bad_parents_and_unused_nodes() -> None:
     with pytest.raises(InvalidArgument, match=r"parents has shape \[64, 2\], needs \[64, 3\]"):
         sampling.tree_speculative_sampling(IDS, PARENTS[:, :2].contiguous(), TARGET)
     with pytest.raises(InvalidArgument, match="parents has dtype int64"):
         sampling.tree_speculative_sampling(IDS, PARENTS.long(), TARGET)
+    with pytest.raises(InvalidArgument, match=r"parents must be a torch\.Tensor, got list"):
+        sampling.tree_speculative_sampling(IDS, [[-1]], TARGET)  # type: ignore[arg-type]
     ids, parents = IDS.clone(), PARENTS.clone()
     ids[:, 2], parents[:, 2] = -99, -2  # an unused node may hold anything
     path, *_ = sampling.tree_speculative_sampling(ids, parents, TARGET, **RNG)

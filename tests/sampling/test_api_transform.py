@@ -40,9 +40,9 @@ def test_softmax(heat: Any, dtype: torch.dtype) -> None:
     assert_close(probs.sum(-1), torch.ones(BATCH))
 
 
-@pytest.mark.parametrize("k", [1, 7, VOCAB, VOCAB + 1, K], ids=str)
+@pytest.mark.parametrize("k", [1, 7, VOCAB, VOCAB + 1, 2**31, 2**70, 10**400, K], ids=str)
 def test_top_k(k: Any) -> None:
-    kept = reference.top_k_keep(PROBS, k)
+    kept = reference.top_k_keep(PROBS, min(k, VOCAB) if isinstance(k, int) else k)
     probs = PROBS.double().where(kept, 0.0)
     assert_close(sampling.top_k_renorm(PROBS, k), probs / probs.sum(-1, keepdim=True))
     assert torch.equal(sampling.top_k_mask_logits(LOGITS, k), LOGITS.where(kept, -math.inf))
@@ -102,6 +102,8 @@ def test_out_in_place_and_strides(call: Callable[..., Any], x: torch.Tensor) -> 
         pytest.param(torch.empty(BATCH, VOCAB).double(), "out has dtype float64", id="dtype"),
         pytest.param(torch.empty(BATCH, VOCAB, device="meta"), "out is on meta", id="device"),
         pytest.param(torch.empty(VOCAB, BATCH).T, "out has stride 5", id="stride"),
+        pytest.param(torch.empty(BATCH, VOCAB).requires_grad_(), "forward only", id="grad"),
+        pytest.param([1.0], "out must be a torch.Tensor, got list", id="no-tensor"),
     ],
 )
 def test_bad_out(
@@ -119,7 +121,7 @@ def test_bad_input(call: Callable[..., Any], x: torch.Tensor) -> None:
     assert call(x[:0]).shape == (0, VOCAB)
 
 
-@pytest.mark.parametrize("k", [0, VOCAB + 1, 2.0, None], ids=str)
+@pytest.mark.parametrize("k", [0, VOCAB + 1, 2.0, True, None], ids=str)
 def test_bad_k(k: Any) -> None:
     with pytest.raises(InvalidArgument, match=rf"k is {k}, needs an int from 1 to 111"):
         sampling.top_k(LOGITS, k)
@@ -130,3 +132,5 @@ def test_a_filter_needs_its_parameter() -> None:
         sampling.top_p_renorm(PROBS, None)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="top_k has dtype int64, needs int32"):
         sampling.top_k_mask_logits(LOGITS, K.long())
+    with pytest.raises(InvalidArgument, match="top_k is True"):
+        sampling.top_k_renorm(PROBS, True)

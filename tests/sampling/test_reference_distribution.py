@@ -98,11 +98,12 @@ TARGET_PAIRS = (TARGET_START[:, None] * TARGET).flatten()
 
 def test_chain_output_follows_the_target() -> None:
     """Two tokens per request; where the chain yields one, the target model adds the second."""
+    # Drafts and verification as an engine makes them: the first draft at the verifier's own offset.
     first = draw(DRAFT_START.expand(NUM_DRAWS, -1), 0)
     ids = torch.stack([first, draw(DRAFT[first], 1)], 1)
     draft = torch.stack([DRAFT_START.expand(NUM_DRAWS, -1), DRAFT[first]], 1)
     target = torch.stack([TARGET_START.expand(NUM_DRAWS, -1), TARGET[first], TARGET[ids[:, 1]]], 1)
-    tokens, _, emitted = chain_speculative(draft, ids, target, *seeds(NUM_DRAWS, 2))
+    tokens, _, emitted = chain_speculative(draft, ids, target, *seeds(NUM_DRAWS, 0))
     assert torch.bincount(emitted, minlength=3).min() > NUM_DRAWS / 10, "an outcome goes untested"
     head, second = tokens[:, 0].long(), tokens[:, 1].long()
     second = second.where(emitted > 0, draw(TARGET[head], 3))
@@ -112,6 +113,23 @@ def test_chain_output_follows_the_target() -> None:
     both_pass = torch.minimum(TARGET_START, DRAFT_START) @ torch.minimum(TARGET, DRAFT)
     last_pair = ids[full, 1] * VOCAB + tokens[full, 2].long()
     assert_distributed(last_pair, (both_pass[:, None] * TARGET).flatten())
+
+
+@pytest.mark.parametrize("method", ["chain", "tree"])
+def test_one_draft_verified_at_its_own_seed_and_offset(method: str) -> None:
+    """What an op draws and what verifies it are independent even at equal seed and offset."""
+    num = NUM_DRAWS if method == "chain" else NUM_WALKS
+    ids = draw(DRAFT_START.expand(num, -1), 5)[:, None]
+    draft = DRAFT_START.expand(num, 1, -1)
+    target = torch.stack([TARGET_START.expand(num, -1), TARGET[ids[:, 0]]], 1)
+    if method == "chain":
+        tokens, _, _ = chain_speculative(draft, ids, target, *seeds(num, 5))
+        first = tokens[:, 0].long()
+    else:
+        parents = torch.full((num, 1), -1)
+        _, accepted, bonus = tree_speculative(ids, parents, target, draft, *seeds(num, 5))
+        first = ids[:, 0].where(accepted > 0, bonus)
+    assert_distributed(first, TARGET_START)
 
 
 @pytest.mark.parametrize("num_siblings", [1, 2, 3])
@@ -143,7 +161,7 @@ def assert_tree_follows_target(
     target = torch.cat([TARGET_START.expand(NUM_WALKS, 1, -1), TARGET[ids]], 1)
     parent_rows = torch.tensor(parents, dtype=torch.int32).expand(NUM_WALKS, -1)
     paths, num_accepted, bonus = tree_speculative(
-        ids, parent_rows, target, draft, *seeds(NUM_WALKS, 99)
+        ids, parent_rows, target, draft, *seeds(NUM_WALKS, 0)
     )
     assert set(num_accepted.tolist()) >= {1, 2}
     tokens = ids.gather(1, paths.clamp(min=0).long())

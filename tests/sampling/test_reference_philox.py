@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnhub.sampling.philox import philox4x32, philox_uniform
+from attnhub.sampling.philox import (
+    CHAIN_STREAM,
+    SAMPLE_STREAM,
+    TREE_STREAM,
+    philox4x32,
+    philox_uniform,
+)
 
 WORD = 2**32 - 1
 
@@ -41,10 +47,10 @@ def python_philox(counter: list[int], key: list[int]) -> list[int]:
     return c
 
 
-def python_uniform(seed: int, offset: int, index: int) -> float:
+def python_uniform(seed: int, offset: int, index: int, stream: int) -> float:
     """Draw `index` by the documented counter layout."""
     seed, offset = seed % 2**64, offset % 2**64
-    counter = [index // 4, 0, offset % 2**32, offset // 2**32]
+    counter = [index // 4, stream, offset % 2**32, offset // 2**32]
     word = python_philox(counter, [seed % 2**32, seed // 2**32])[index % 4]
     return (word // 256) / 2**24
 
@@ -69,13 +75,14 @@ def test_words_equal_independent_implementation() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 11], ids=["none", "part", "block", "over", "blocks"])
-def test_uniform_follows_the_documented_layout(count: int) -> None:
+@pytest.mark.parametrize("stream", [0, 1, 2], ids=["sample", "chain", "tree"])
+def test_uniform_follows_the_documented_layout(count: int, stream: int) -> None:
     # Bits above 32 in seed and offset, and negative values (read as 64-bit patterns).
     seeds = [0, 1, 2**33 + 5, -1, -(2**63)]
     offsets = [0, 2**32, 7, -3, 2**63 - 1]
-    got = philox_uniform(torch.tensor(seeds), torch.tensor(offsets), count)
+    got = philox_uniform(torch.tensor(seeds), torch.tensor(offsets), count, stream=stream)
     expected = [
-        [python_uniform(seed, offset, j) for j in range(count)]
+        [python_uniform(seed, offset, j, stream) for j in range(count)]
         for seed, offset in zip(seeds, offsets, strict=True)
     ]
     assert got.dtype == torch.float32
@@ -84,14 +91,33 @@ def test_uniform_follows_the_documented_layout(count: int) -> None:
 
 def test_a_request_does_not_depend_on_its_batch_or_on_count() -> None:
     seed, offset = torch.arange(100), torch.arange(100) * 3
-    together = philox_uniform(seed, offset, 9)
-    alone = torch.cat([philox_uniform(seed[b : b + 1], offset[b : b + 1], 5) for b in range(100)])
+    together = philox_uniform(seed, offset, 9, stream=SAMPLE_STREAM)
+    alone = torch.cat(
+        [
+            philox_uniform(seed[b : b + 1], offset[b : b + 1], 5, stream=SAMPLE_STREAM)
+            for b in range(100)
+        ]
+    )
     assert torch.equal(together[:, :5], alone)
+
+
+def test_ops_share_no_random_number() -> None:
+    """At one seed and offset: nearly all of 3 x 2^14 draws of 24 bits differ, as chance has it."""
+    seed, offset = torch.arange(256), torch.zeros(256, dtype=torch.int64)
+    draws = [
+        philox_uniform(seed, offset, 64, stream=stream)
+        for stream in (SAMPLE_STREAM, CHAIN_STREAM, TREE_STREAM)
+    ]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert not (draws[one] == draws[other]).any()
+        correlation = torch.corrcoef(torch.stack([draws[one].flatten(), draws[other].flatten()]))
+        assert abs(correlation[0, 1]) < 5 / draws[one].numel() ** 0.5
 
 
 def test_uniforms_fill_zero_to_one_without_one() -> None:
     """2^18 draws: mean and variance within five standard errors, and the range is half open."""
-    draws = philox_uniform(torch.arange(1024), torch.zeros(1024, dtype=torch.int64), 256).double()
+    seed, offset = torch.arange(1024), torch.zeros(1024, dtype=torch.int64)
+    draws = philox_uniform(seed, offset, 256, stream=SAMPLE_STREAM).double()
     assert 0.0 <= draws.min() < 1e-4
     assert 1 - 1e-4 < draws.max() <= 1 - 2**-24
     standard_error = (1 / 12 / draws.numel()) ** 0.5

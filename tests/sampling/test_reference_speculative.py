@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from attnhub.sampling.philox import philox_uniform
+from attnhub.sampling import speculative_reference
+from attnhub.sampling.philox import CHAIN_STREAM, TREE_STREAM, philox_uniform
 from attnhub.sampling.speculative_reference import chain_speculative, tree_speculative
 
 VOCAB = 5
@@ -75,7 +76,7 @@ def test_chain_equals_oracle(n: int) -> None:
     draft, target = random_rows(batch, n, seed=n), random_rows(batch, n + 1, seed=n + 50)
     ids = torch.randint(VOCAB, (batch, n), generator=torch.Generator().manual_seed(n))
     seed, offset = seeds(batch)
-    uniform = philox_uniform(seed, offset, n + 1)
+    uniform = philox_uniform(seed, offset, n + 1, stream=CHAIN_STREAM)
     tokens, accepted, emitted = chain_speculative(draft, ids.int(), target, seed, offset)
     assert tokens.dtype == accepted.dtype == emitted.dtype == torch.int32
     for b in range(batch):
@@ -142,7 +143,8 @@ def test_chain_invalid_last_target_row_matters_only_when_all_drafts_pass() -> No
     target[:, 1] = math.nan
     tokens, accepted, emitted = chain_speculative(probs[:, :1], ids, target, *seeds(64))
     refused = (tokens == -1).all(-1)
-    passes = philox_uniform(*seeds(64), 1)[:, 0] * probs[:, 0, 1] < target[:, 0, 1]
+    uniform = philox_uniform(*seeds(64), 1, stream=CHAIN_STREAM)[:, 0]
+    passes = uniform * probs[:, 0, 1] < target[:, 0, 1]
     assert refused.any()
     assert not refused.all()
     assert torch.equal(refused, passes)
@@ -170,7 +172,7 @@ def test_tree_equals_oracle(shape: list[int], target_only: bool) -> None:
         ids = torch.randint(VOCAB, (batch, n), generator=torch.Generator().manual_seed(n))
     parents = torch.tensor(shape, dtype=torch.int32).expand(batch, n)
     seed, offset = seeds(batch)
-    uniform = philox_uniform(seed, offset, n + 1).tolist()
+    uniform = philox_uniform(seed, offset, n + 1, stream=TREE_STREAM).tolist()
     q = None if target_only else draft
     paths, num_accepted, bonus = tree_speculative(ids.int(), parents, target, q, seed, offset)
     assert paths.shape == (batch, n)
@@ -182,7 +184,8 @@ def test_tree_equals_oracle(shape: list[int], target_only: bool) -> None:
         assert (num_accepted[b].item(), bonus[b].item()) == (len(path), token), f"request {b}"
 
 
-def test_tree_that_is_a_chain_agrees_with_chain() -> None:
+def test_tree_that_is_a_chain_agrees_with_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculative_reference, "TREE_STREAM", CHAIN_STREAM)
     batch, n = 100, 3
     draft, target = random_rows(batch, n, seed=3), random_rows(batch, n + 1, seed=4)
     ids = torch.randint(VOCAB, (batch, n), generator=torch.Generator().manual_seed(1))
