@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from attnhub.attn.problem import FP8, AttentionProblem
-from attnhub.plugin import Device, Problem
+from attnhub.plugin import Call, Device, Problem
 from attnhub.testing.attention_calls import BatchCall, DenseCall
 from attnhub.testing.attention_inputs import requests
 from attnhub.testing.attention_variants import variant_of
-from attnhub.testing.cases import Call, seed_of
+from attnhub.testing.cases import seed_of
 from attnhub.testing.generators import seeded
 
 #: (qo_len, kv_len) of each request: empty ones of every sort in the middle, more queries than keys,

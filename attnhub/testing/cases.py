@@ -1,27 +1,27 @@
-"""From a problem to calls of the public API: one adapter an op, and how to add one.
+"""From a problem to calls of the public API: one adapter an op.
 
 An adapter builds small real inputs for any problem of its op. Attention and the norms have theirs
-in this package. Any other op may bring its own: its workloads module defines ``calls``, a mapping
-from op name to ``build(problem, device, generator) -> run``, where ``run()`` makes one call of the
-public function and returns the outputs. An op with neither is tested by its small workloads.
+in this package. Any other op brings its own: its workloads module defines ``calls``, a mapping from
+op name to :class:`attnhub.plugin.Calls` or to the ``build`` of one. An op with neither is tested by
+its small workloads.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from attnhub.plugin import Device, Op, Problem, Workload
+from attnhub.plugin import Call, Calls, Device, Op, Problem, Workload
 from attnhub.testing.corners import Shape
+from attnhub.testing.generators import seeded
 
-#: Outputs by name; one called "lse" is compared by that column of the tolerance table.
+#: Outputs by name.
 Results = Mapping[str, Tensor]
-Build = Callable[[Any, torch.device, torch.Generator], Callable[[], Any]]
 
 #: Op -> the adapter kept in this package, as "module:attribute".
 _HERE = {
@@ -30,28 +30,6 @@ _HERE = {
     "norm.fused_add_rmsnorm": "attnhub.testing.norm_cases:fused_add_rmsnorm",
     "norm.layernorm": "attnhub.testing.norm_cases:layernorm",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One call of the public API.
-
-    Args:
-        name: tells the calls of one problem apart.
-        run: the call, made while the backend under test is required.
-        expect: the same for the reference; at least as precise.
-        row: the row of the tolerance table; default the dtype of each output.
-        grows: the outputs are sums, not averages, so that their tolerance grows with their RMS.
-        parts: pieces of the batch on their own, as (name, their rows of the outputs, call); where
-            a problem is ``deterministic`` they must come out bit for bit as in the whole.
-    """
-
-    name: str
-    run: Callable[[], Results]
-    expect: Callable[[], Results]
-    row: torch.dtype | None = None
-    grows: bool = False
-    parts: Sequence[tuple[str, slice, Callable[[], Results]]] = ()
 
 
 class Adapter(Shape, Protocol):
@@ -67,55 +45,59 @@ class Adapter(Shape, Protocol):
         ...
 
 
-def _no_conflict(_: Mapping[str, Any]) -> set[str]:
-    return set()
+@dataclass(frozen=True, slots=True)
+class CallsAdapter:
+    """The adapter that an op's :class:`Calls` stand for; None for an op that has none."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
-    """The adapter of an op whose calls one function builds.
-
-    ``base`` holds preferred facts; ``conflicts`` names fields whose values no call can have
-    together. What the problem class itself refuses need not be named.
-    """
-
-    build: Build | None = None
-    base: Mapping[str, Any] = field(default_factory=dict)
-    conflicts: Callable[[Mapping[str, Any]], set[str]] = _no_conflict
+    given: Calls | None
 
     @property
     def callable(self) -> bool:
         """Whether there is a function that builds calls."""
-        return self.build is not None
+        return self.given is not None
+
+    @property
+    def base(self) -> Mapping[str, Any]:
+        """The facts to start from."""
+        return self.given.base if self.given else {}
 
     def clashes(self, facts: Mapping[str, Any], device: Device) -> set[str]:
-        """What ``conflicts`` says."""
-        return self.conflicts(facts)
+        """What the op says of them."""
+        clashes = self.given.clashes if self.given else None
+        return clashes(facts, device) if clashes else set()
 
     def problem(self, cls: type[Problem], device: Device, facts: Mapping[str, Any]) -> Problem:
         """The problem with these facts."""
         return cls.of(device, **facts)
 
     def calls(self, problem: Any, device: torch.device) -> Iterator[Call]:
-        """One call, on equal inputs for both backends."""
-        build = self.build
-        if build is None:
+        """The calls that were built, on equal inputs for both backends."""
+        if self.given is None:
             return
+        given = self.given
 
-        def run() -> Results:
-            return named(build(problem, device, torch.Generator().manual_seed(seed_of(problem)))())
+        def build() -> Any:
+            return given.build(problem, device, seeded(seed_of(problem)))
 
-        yield Call(name="call", run=run, expect=run)
+        def run() -> Any:
+            return build()()
+
+        built = build()
+        if isinstance(built, Iterable):
+            yield from built
+        else:
+            yield Call(name="call", run=run)
 
 
 def adapter(op: Op) -> Adapter:
-    """The adapter of an op: the one here, else one made of its ``calls``, else one without."""
+    """The adapter of an op: the one here, else that of its ``calls``, else one without."""
     if op.name in _HERE:
         module, _, attribute = _HERE[op.name].partition(":")
-        found: Adapter = getattr(importlib.import_module(module), attribute)
-        return found
+        found: Adapter | Calls = getattr(importlib.import_module(module), attribute)
+        return CallsAdapter(found) if isinstance(found, Calls) else found
     module = op.workloads.partition(":")[0]
-    return Calls(build=getattr(importlib.import_module(module), "calls", {}).get(op.name))
+    given = getattr(importlib.import_module(module), "calls", {}).get(op.name)
+    return CallsAdapter(given if given is None or isinstance(given, Calls) else Calls(build=given))
 
 
 def workload_calls(op: Op, device: torch.device) -> Iterator[Call]:
@@ -128,10 +110,10 @@ def workload_calls(op: Op, device: torch.device) -> Iterator[Call]:
 
 
 def _workload_call(workload: Workload, device: torch.device) -> Call:
-    def run() -> Results:
-        return named(workload.make(device, torch.Generator().manual_seed(0))())
+    def run() -> Any:
+        return workload.make(device, seeded(0))()
 
-    return Call(name=workload.name, run=run, expect=run)
+    return Call(name=workload.name, run=run)
 
 
 def seed_of(problem: Problem) -> int:

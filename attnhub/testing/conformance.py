@@ -8,8 +8,10 @@ party's whole test file::
 
     test_conformance = suite("my_backend")
 
-Deterministic problems are also run twice and request by request, and compared bit by bit. What a
-machine cannot run (no GPU, a probe that declines) is skipped with the reason.
+Results are compared as the op says: bit by bit, within the tolerance of their dtype or, for draws,
+as a histogram with the exact distribution. Draws are also repeated with equal seeds, deterministic
+problems are run twice and request by request, and both are compared bit by bit. What a machine
+cannot run (no GPU, a probe that declines) is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ import torch
 
 import attnhub
 from attnhub.errors import BackendUnsupported, UnknownName
-from attnhub.plugin import Backend, Code, Device, Op, Problem, Reason, describe, registry
-from attnhub.testing.cases import Adapter, Call, Results, adapter, workload_calls
+from attnhub.plugin import Backend, Call, Code, Device, Op, Problem, Reason, describe, registry
+from attnhub.testing.cases import Adapter, Results, adapter, named, workload_calls
 from attnhub.testing.compare import Mismatch, assert_close
 from attnhub.testing.corners import Corner, Grid, applies, field_of
+from attnhub.testing.distribution import assert_distributed
 from attnhub.testing.tolerance import tolerance
 
 if TYPE_CHECKING:
@@ -96,7 +99,7 @@ def suite(backend: str, *, op: str = "", pairs: int = 24, seed: int = 0) -> Call
     import pytest
 
     found = [
-        pytest.param(case, id=case.id, marks=[pytest.mark.gpu] if _needs_gpu(case) else [])
+        pytest.param(case, id=case.id, marks=[pytest.mark.attnhub_gpu] if _needs_gpu(case) else [])
         for case in cases(backend, op=op, pairs=pairs, seed=seed)
     ]
 
@@ -209,22 +212,25 @@ def _compare(subject: Subject, problem: Problem | None, call: Call) -> None:
             _judge(subject.op.compare, call, name, actual[name], wanted)
         except Mismatch as error:
             raise Nonconformance(subject, problem, f"{call.name}: {error}") from error
-    if getattr(problem, "deterministic", False):
+    deterministic = getattr(problem, "deterministic", False)
+    if deterministic or subject.op.compare == "distribution":
         again = _outputs(subject, problem, call)
         _same(subject, problem, f"{call.name}, run twice", again, actual)
-        for name, rows, run in call.parts:
-            part = _outputs(subject, problem, Call(name=name, run=run, expect=run))
-            whole = {key: x[rows] for key, x in actual.items()}
-            _same(subject, problem, f"{call.name}, {name}", part, whole)
+    for name, rows, run in call.parts if deterministic else ():
+        part = _outputs(subject, problem, Call(name=name, run=run))
+        whole = {key: x[rows] for key, x in actual.items()}
+        _same(subject, problem, f"{call.name}, {name}", part, whole)
 
 
 def _outputs(
     subject: Subject, problem: Problem | None, call: Call, *, reference: bool = False
 ) -> Results:
     backend = "reference" if reference else subject.backend.name
+    run = (reference and call.expect) or call.run
     try:
         with attnhub.use(backend, op=subject.op.name):
-            return call.expect() if reference else call.run()
+            # Copies: a call may return the same memory every time.
+            return {name: x.clone() for name, x in named(run()).items()}
     except Exception as error:
         what = f"{call.name}: {backend!r} raised {type(error).__name__}: {error}"
         raise Nonconformance(subject, problem, what) from error
@@ -233,8 +239,12 @@ def _outputs(
 def _judge(
     compare: str, call: Call, name: str, actual: torch.Tensor, expected: torch.Tensor
 ) -> None:
-    """By the op's word: equal bits, close values, or the same form for draws."""
+    """By the op's word: equal bits, close values, or draws of a distribution."""
     if compare == "distribution":
+        if expected.is_floating_point() and not actual.is_floating_point():
+            assert_distributed(actual, expected, name=name)
+            return
+        # Two sets of draws, from a workload: nothing says what they are drawn from.
         expected = actual if _form(actual) == _form(expected) else expected
         compare = "equal"
     if compare == "equal":
@@ -265,7 +275,9 @@ def _form(x: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().view(torch.uint8) if x.dim() else x.reshape(1).view(torch.uint8)
+    # A copy: to a view, the odd strides that a tensor of no elements may have would matter.
+    packed = x.clone(memory_format=torch.contiguous_format)
+    return (packed if x.dim() else packed.reshape(1)).view(torch.uint8)
 
 
 # -- what is not declared must be refused ------------------------------------------------------

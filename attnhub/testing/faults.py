@@ -26,6 +26,7 @@ from attnhub.plugin import (
     Backend,
     Capability,
     Decision,
+    Device,
     Efficiency,
     Estimate,
     OneOf,
@@ -192,9 +193,9 @@ def wrong_numbers() -> Entry:
     return _entry("wrong_numbers", load=f"{__name__}:wrong")
 
 
-def crashing_probe(problem: Problem) -> Sequence[Reason]:
+def crashing_probe(device: Device) -> Sequence[Reason]:
     """What ``crash_in_probe`` names."""
-    raise RuntimeError(f"no driver to ask about {problem.op}")
+    raise RuntimeError(f"no driver to ask about {device.name}")
 
 
 def _crashing_cost(problem: Problem) -> Estimate:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from attnhub import norm
 from attnhub.norm.problem import FusedAddRMSNormProblem, LayerNormProblem, RMSNormProblem
-from attnhub.testing.cases import Calls, Results
+from attnhub.plugin import Calls
+from attnhub.testing.cases import Results
 from attnhub.testing.generators import poison_, random_tensor
 
 _TOKENS = 5

@@ -1,6 +1,7 @@
-"""Pytest plugin of attnhub: a fixture for tests of plugins, and the ``gpu`` marker.
+"""Pytest plugin of attnhub: a fixture for tests of plugins, and the marker of its own suite.
 
-It is loaded in every pytest session where attnhub is installed, so it imports nothing at load.
+It is loaded in every pytest session where attnhub is installed, so it imports nothing at load, and
+touches no test but those that ask for it: ``attnhub_gpu`` marks the cases of the conformance suite.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from attnhub.plugin import Registry
 
 _MARKER = (
-    "gpu(sm=0): needs a GPU, of at least this compute capability (90 for 9.0); skipped without one"
+    "attnhub_gpu(sm=0): needs a GPU, of at least this compute capability (90 for 9.0); skipped "
+    "without one"
 )
 
 
@@ -24,13 +26,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked ``gpu`` where there is no GPU, or only an older one."""
-    for marker in item.iter_markers("gpu"):
-        if why := _missing(*marker.args, **marker.kwargs):
+    """Skip a test marked ``attnhub_gpu`` where there is no GPU, or only an older one."""
+    skip_without_gpu(item, "attnhub_gpu")
+
+
+def skip_without_gpu(item: pytest.Item, marker: str) -> None:
+    """Skip a test that ``marker(sm=0)`` says this machine cannot run."""
+    for mark in item.iter_markers(marker):
+        if why := missing_gpu(*mark.args, **mark.kwargs):
             pytest.skip(why)
 
 
-def _missing(sm: int = 0) -> str:
+def missing_gpu(sm: int = 0) -> str:
+    """What is missing here of a GPU of at least this compute capability, or ``""``."""
     import torch
 
     if not torch.cuda.is_available():

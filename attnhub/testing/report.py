@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS = "attnhub"
-_TEXT_COLUMNS = ("suite", "gpu", "case", "metric")
+#: Facts of a whole run: where all rows agree on one it is in the title, else a column.
+_RUN: dict[str, Callable[[Row], str]] = {
+    "suite": lambda row: row.suite,
+    "machine": lambda row: row.machine,
+    "day": lambda row: row.date[:10],
+    "commit": lambda row: row.short_commit,
+    "torch version": lambda row: row.versions.get("torch", ""),
+}
+_TEXT_COLUMNS = (*_RUN, "case", "metric")
 # Told apart by colour-blind readers and in grey print; AttnHub always has the first.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 _WIDTH = 9  # inches
@@ -53,9 +61,8 @@ def text(rows: Iterable[Row]) -> str:
 
 def _cells(rows: list[Row]) -> tuple[str, list[list[str]]]:
     """Return a title, and header and lines; what all rows share is in the title."""
-    columns = {
-        "suite": [row.suite for row in rows],
-        "gpu": [row.gpu for row in rows],
+    shared, columns = _run_facts(rows)
+    columns |= {
         "case": [row.case for row in rows],
         "metric": [row.metric for row in rows],
         OURS: [f"{_number(row.value)} {row.unit}" for row in rows],
@@ -64,10 +71,20 @@ def _cells(rows: list[Row]) -> tuple[str, list[list[str]]]:
         ],
     }
     columns |= {peer: [_peer_cell(row, peer) for row in rows] for peer in _peer_names(rows)}
-    shared = [columns.pop(name)[0] for name in ("suite", "gpu") if len(set(columns[name])) == 1]
     if not any(columns["of ceiling"]):
         del columns["of ceiling"]
-    return " on ".join(shared), [list(columns), *map(list, zip(*columns.values(), strict=True))]
+    return shared, [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+
+def _run_facts(rows: Sequence[Row]) -> tuple[str, dict[str, list[str]]]:
+    """Return a title of the facts of a run that all rows share, and the other facts as columns."""
+    columns = {name: [fact(row) for row in rows] for name, fact in _RUN.items()}
+    shared = {name: cells[0] for name, cells in columns.items() if len(set(cells)) == 1}
+    if shared.get("torch version"):
+        shared["torch version"] = f"torch {shared['torch version']}"
+    where = [shared.pop(name) for name in ("suite", "machine") if name in shared]
+    title = ", ".join(filter(None, [" on ".join(where), *shared.values()]))
+    return title, {name: cells for name, cells in columns.items() if len(set(cells)) > 1}
 
 
 def _peer_cell(row: Row, peer: str) -> str:
@@ -80,12 +97,16 @@ def draw(rows: Iterable[Row], path: Path | str) -> tuple[Path, Path]:
     """Draw one suite as grouped bars, a panel per metric, and return the PNG and the SVG.
 
     ``path`` is where the suite's results lie, or any path: its ``.json``, ``.png`` or ``.svg``
-    ending is replaced. The rows are of one suite and one GPU.
+    ending is replaced. The rows are of one suite and one machine.
+
+    Raises:
+        InvalidArgument: rows of several suites or machines, or a path that cannot be written.
+        AttnHubError: matplotlib is not installed.
     """
     rows = list(rows)
-    suites = sorted({(row.suite, row.gpu) for row in rows})
+    suites = sorted({(row.suite, row.machine) for row in rows})
     if len(suites) != 1:
-        raise InvalidArgument(f"a chart shows one suite on one GPU, the rows hold {suites}")
+        raise InvalidArgument(f"a chart shows one suite on one machine, the rows hold {suites}")
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -99,8 +120,11 @@ def draw(rows: Iterable[Row], path: Path | str) -> tuple[Path, Path]:
         # Without pyplot no window is opened and no global state touched: savefig draws with Agg.
         figure = Figure(layout="constrained")
         _fill(figure, rows)
-        figure.savefig(png, dpi=_DPI)
-        figure.savefig(svg, metadata={"Date": None})
+        try:
+            figure.savefig(png, dpi=_DPI)
+            figure.savefig(svg, metadata={"Date": None})
+        except OSError as error:
+            raise InvalidArgument(f"{path}: no chart can be written there: {error}") from error
     return png, svg
 
 
@@ -121,8 +145,8 @@ def _fill(figure: Figure, rows: Sequence[Row]) -> None:
     figure.legend(
         [shown[name] for name in names], names, loc="outside lower center", ncols=min(len(names), 6)
     )
-    commits = dict.fromkeys(row.commit[:10] for row in rows)
-    figure.suptitle(f"{rows[0].suite} on {rows[0].gpu}, {rows[0].date}, {' '.join(commits)}")
+    title, differing = _run_facts(rows)
+    figure.suptitle(", ".join([title, *(" ".join(dict.fromkeys(f)) for f in differing.values())]))
 
 
 def _bars(axis: Axes, rows: Sequence[Row], colours: dict[str, str]) -> dict[str, Artist]:

@@ -1,4 +1,7 @@
-"""The one format of benchmark results: a row per number, a JSON file per suite, GPU and day."""
+"""The one format of benchmark results: a row per number, a JSON file per suite, machine and commit.
+
+A file name ends in the day as well, so that a commit measured on two days has two files.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
@@ -37,7 +41,7 @@ class Row:
         gpu: Name of the GPU, ``"cpu"`` where none was used.
         versions: Version of each piece of software, and the host's processor under ``"cpu"``.
         commit: Git commit, with ``+dirty`` if files had changed.
-        date: Day in UTC, ``"2026-01-31"``.
+        date: Time in UTC at which the run began, ``"2026-01-31T14:05:00Z"``.
     """
 
     suite: str
@@ -62,9 +66,28 @@ class Row:
             raise InvalidArgument("result row: " + "; ".join(wrong))
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """What the row is about: suite, case and metric."""
-        return self.suite, self.case, self.metric
+    def machine(self) -> str:
+        """The GPU and the processor, as far as known; without a GPU the processor alone."""
+        cpu = self.versions.get("cpu", "")
+        if self.gpu == "cpu":
+            return cpu or "cpu"
+        return f"{self.gpu}, {cpu}" if cpu else self.gpu
+
+    @property
+    def short_commit(self) -> str:
+        """The first ten digits of the commit, with ``+dirty`` if files had changed."""
+        head, mark, _ = self.commit.partition("+dirty")
+        return head[:10] + mark
+
+    @property
+    def subject(self) -> tuple[str, str, str, str]:
+        """What was measured, and where: suite, machine, case and metric."""
+        return self.suite, self.machine, self.case, self.metric
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """The subject and the commit: a later row of the same key replaces an earlier one."""
+        return *self.subject, self.commit
 
     @property
     def smaller_is_better(self) -> bool:
@@ -89,7 +112,8 @@ def _is_amount(value: object) -> bool:
 
 
 def _is_date(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value) is not None
+    form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+    return isinstance(value, str) and re.fullmatch(form, value) is not None
 
 
 def _maps_to(fits: Callable[[object], bool]) -> Callable[[object], bool]:
@@ -111,7 +135,7 @@ _CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     "gpu": _TEXT,
     "versions": (_maps_to(_is_text), "a map from names to texts"),
     "commit": _TEXT,
-    "date": (_is_date, "a date such as 2026-01-31"),
+    "date": (_is_date, "a time such as 2026-01-31T14:05:00Z"),
 }
 
 
@@ -161,7 +185,7 @@ def environment(device: torch.device | str | None = None) -> Environment:
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         versions=_versions(),
         commit=_commit(Path(__file__)),
-        date=datetime.now(timezone.utc).date().isoformat(),
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
 
@@ -209,36 +233,64 @@ def _commit(file: Path) -> str:
     return head + ("+dirty" if ask("status", "--porcelain", "--untracked-files=no") else "")
 
 
-def write(rows: Iterable[Row], folder: Path | str) -> list[Path]:
-    """Write rows to ``folder``, one ``<suite>-<gpu>-<date>.json`` each, and return the paths.
+def usable_folder(path: Path | str) -> Path:
+    """Return ``path`` as a folder that can be written to, made if it was not there.
 
-    Rows already in such a file stay, unless the same case and metric was measured again.
+    Raises:
+        InvalidArgument: it is a file, or may not be made or written to.
     """
-    files: dict[str, dict[tuple[str, str, str], Row]] = {}
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InvalidArgument(f"{folder}: cannot be written to as a folder: {why}") from error
+
+
+def write(rows: Iterable[Row], folder: Path | str) -> list[Path]:
+    """Write rows to ``folder`` and return the paths of the files.
+
+    A file is called ``<suite>-<machine>-<day>-<commit>.json``. Rows already in it stay, unless the
+    same case and metric was measured again.
+
+    Raises:
+        InvalidArgument: the folder or a file cannot be written, or a file holds something else.
+    """
+    folder = usable_folder(folder)
+    files: dict[Path, dict[tuple[str, ...], Row]] = {}
     for row in rows:
-        name = f"{_slug(row.suite)}-{_slug(row.gpu)}-{row.date}.json"
-        files.setdefault(name, {})[row.key] = row
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, measured in files.items():
-        path = folder / name
+        name = slug(f"{row.suite} {row.machine} {row.date[:10]} {row.short_commit}")
+        files.setdefault(folder / f"{name}.json", {})[row.key] = row
+    for path, measured in files.items():
         earlier = {row.key: row for row in read([path])} if path.exists() else {}
-        content = {
-            "format": FORMAT,
-            "rows": [asdict(row) for row in (earlier | measured).values()],
-        }
-        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        paths.append(path)
-    return paths
+        _write_file(path, (earlier | measured).values())
+    return list(files)
+
+
+def _write_file(path: Path, rows: Iterable[Row]) -> None:
+    content = {"format": FORMAT, "rows": list(map(asdict, rows))}
+    part = path.with_suffix(".part")  # an interrupted write leaves the earlier rows whole
+    try:
+        part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise InvalidArgument(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def read(paths: Iterable[Path | str]) -> list[Row]:
-    """Return the rows of result files, in order; a folder stands for every JSON file in it."""
+    """Return the rows of result files, in order; a folder stands for every JSON file in it.
+
+    Raises:
+        InvalidArgument: a path that does not exist, or a file that is not one of results.
+    """
     if isinstance(paths, str):
         raise InvalidArgument(f"paths={paths!r}: give a list of paths")
     files: list[Path] = []
     for path in map(Path, paths):
+        if not path.exists():
+            raise InvalidArgument(f"{path}: there is no such file or folder")
         files += sorted(path.glob("*.json")) if path.is_dir() else [path]
     return [row for file in files for row in _read_file(file)]
 
@@ -275,5 +327,6 @@ def _read_row(where: str, item: object) -> Row:
         raise InvalidArgument(f"{where}: {error}") from error
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """``text`` as part of a file name: small letters, digits and single hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attnhub.core.registry import Registry
-from attnhub.plugin import AnyValue, Backend, Capability, Estimate, Problem, Reason
+from attnhub.plugin import AnyValue, Backend, Capability, Device, Estimate, Problem, Reason
 from tests.core.fakes import plugin
 
 OP = "norm.rmsnorm"
@@ -41,7 +41,7 @@ class Exhausted:
 exhausted = Exhausted()
 
 
-def probe(problem: Problem) -> list[Reason]:
+def probe(device: Device) -> list[Reason]:
     """Accept, and note when it was asked."""
     probed.append(torch.compiler.is_compiling())
     return []

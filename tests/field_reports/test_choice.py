@@ -144,7 +144,7 @@ def test_a_known_bad_version_is_never_chosen(monkeypatch: pytest.MonkeyPatch) ->
     d = dispatcher(backend("holed", torch=">=2.6,!=2.9.1", cost=fixed(1.0)), SLOW)
     seen = {}
     for version in ("2.9.0", "2.9.1", "2.10.0"):
-        monkeypatch.setattr("attnhub.core.dispatch._torch_version", lambda version=version: version)
+        monkeypatch.setattr("attnhub.core.judge._torch_version", lambda version=version: version)
         d.registry.touch()
         seen[version] = [c.name for c in d.decide(problem()).ranked]
     assert seen == {

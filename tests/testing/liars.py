@@ -1,43 +1,56 @@
-"""Backends of attention that are the reference with one lie told to it or by it."""
+"""Backends that are the reference with one lie told to it or by it."""
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Callable
 from typing import Any
 
+from attnhub.plugin import registry
 from attnhub.testing.conformance import Nonconformance, cases
 
 Register = Callable[..., None]
 
 
+def honest_planner(op: str) -> Any:
+    """The reference for `op`."""
+    (reference,) = [b for b in registry().backends(op) if b.name == "reference"]
+    module, _, attribute = reference.load.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 class Liar:
-    """The reference for `op`, with its problem, its batch or its run changed."""
+    """The reference for `op`, with its problem, its batch or its run changed.
+
+    `run` is given the honest run, then its arguments.
+    """
 
     def __init__(
         self,
+        op: str = "attention",
         *,
         problem: Callable[[Any], Any] = lambda p: p,
         batch: Callable[[Any, Any], Any] = lambda p, b: b,
         run: Callable[..., None] = lambda honest, *args: honest(*args),
     ) -> None:
-        self._problem, self._batch, self._run = problem, batch, run
+        self.op, self._problem, self._batch, self._run = op, problem, batch, run
 
     def plan(self, problem: Any) -> Any:
-        from attnhub.backends.reference.attn import attention
-
-        plan = attention.plan(self._problem(problem))
+        plan = honest_planner(self.op).plan(self._problem(problem))
         lie = types.SimpleNamespace()
         lie.update = lambda batch: plan.update(self._batch(problem, batch))
         lie.run = lambda *args: self._run(plan.run, *args)
         return lie
 
 
-def failures(wanted: Callable[[str], bool] = lambda _: True) -> dict[str, str]:
+def failures(
+    wanted: Callable[[str], bool] = lambda _: True, op: str = "attention"
+) -> dict[str, str]:
     """Corner -> message of the cases of "liar" that fail, among those wanted."""
     found = {}
-    for case in cases("liar", op="attention", pairs=0):
-        corner = case.id.removeprefix("attention-cpu-")
+    for case in cases("liar", op=op, pairs=0):
+        corner = case.id.removeprefix(f"{op}-cpu-")
         if wanted(corner):
             try:
                 case.check()

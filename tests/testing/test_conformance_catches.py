@@ -289,7 +289,7 @@ def test_catches_an_unknown_field(register: Register) -> None:
 def test_a_declared_value_out_of_reach_is_skipped_with_the_reason(register: Register) -> None:
     sheet = Capability(accepts={**SMALL, "layout": OneOf("NHD", "HND")})
     register(Liar(), sheet)
-    (case,) = [c for c in cases("liar") if c.id.endswith("serves-layout=HND")]
+    (case,) = [c for c in cases("liar") if c.id.endswith("cpu-serves-layout=HND")]
     assert case.check().startswith("declared, but no call with it fits: kv is")
 
 

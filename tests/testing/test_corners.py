@@ -12,6 +12,7 @@ from attnhub.errors import InvalidArgument
 from attnhub.plugin import (
     AnyValue,
     Backend,
+    Calls,
     Capability,
     Device,
     Efficiency,
@@ -24,7 +25,7 @@ from attnhub.plugin import (
     describe,
     fact,
 )
-from attnhub.testing.cases import Calls
+from attnhub.testing.cases import CallsAdapter
 from attnhub.testing.corners import Corner, Grid, field_of, text
 
 
@@ -44,7 +45,7 @@ class Toy(Problem):
         return facts
 
 
-def conflicts(facts: Mapping[str, Any]) -> set[str]:
+def clashes(facts: Mapping[str, Any], device: Device) -> set[str]:
     return {"kind", "page"} if (facts["kind"] == "paged") != (facts["page"] is not None) else set()
 
 
@@ -56,7 +57,7 @@ def grid(*sheets: Capability, device: str = "cpu", base: dict[str, Any] | None =
         cost=Efficiency(compute=1, memory=1),
         load="nowhere:nothing",
     )
-    shape = Calls(conflicts=conflicts, base=base or {})
+    shape = CallsAdapter(Calls(build=lambda *_: (), base=base or {}, clashes=clashes))
     return Grid(backend=backend, cls=Toy, shape=shape, device=describe(device))
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -12,7 +13,12 @@ from attnhub.errors import AttnHubError, InvalidArgument
 from attnhub.testing.report import draw, table, text
 from attnhub.testing.results import Environment, Row
 
-HERE = Environment(gpu="NVIDIA H200", versions={}, commit="0123456789abcdef", date="2026-11-30")
+HERE = Environment(
+    gpu="NVIDIA H200",
+    versions={"torch": "2.11.0", "cpu": "Xeon"},
+    commit="0123456789abcdef",
+    date="2026-11-30T14:05:00Z",
+)
 ROWS = [
     HERE.row(
         "decode",
@@ -26,14 +32,12 @@ ROWS = [
     HERE.row("decode", "B1 L32768 32/8", "bandwidth", 2.61, "TB/s", peers={"flashinfer": 2.52}),
     HERE.row("decode", "B1 L32768 32/8", "plan", 25.0, "us", peers={"flashinfer": 193.0}),
 ]
-ON_CPU = Environment(gpu="cpu", versions={}, commit="c", date="2026-11-30").row(
-    "decode", "B1 L32768 32/8", "bandwidth", 0.02, "TB/s"
-)
+ON_CPU = replace(HERE, gpu="cpu").row("decode", "B1 L32768 32/8", "bandwidth", 0.02, "TB/s")
 
 
 def test_plain_text_lines_up_and_shows_the_advantage() -> None:
     title, header, *lines = text(ROWS).splitlines()
-    assert title == "decode on NVIDIA H200"
+    assert title == "decode on NVIDIA H200, Xeon, 2026-11-30, 0123456789, torch 2.11.0"
     assert header.split() == [
         "case",
         "metric",
@@ -55,9 +59,29 @@ def test_plain_text_lines_up_and_shows_the_advantage() -> None:
 
 def test_rows_of_several_machines_get_a_column_for_it() -> None:
     title, header, *lines = text([ROWS[0], ON_CPU]).splitlines()
-    assert title == "decode"
-    assert header.split()[0] == "gpu"
-    assert [line.split()[0] for line in lines] == ["NVIDIA", "cpu"]
+    assert title == "decode, 2026-11-30, 0123456789, torch 2.11.0"
+    assert header.split()[0] == "machine"
+    assert [line.split()[0] for line in lines] == ["NVIDIA", "Xeon"]
+
+
+def test_rows_of_several_runs_get_a_column_for_what_differs() -> None:
+    later = replace(
+        ROWS[0],
+        commit="f" * 40 + "+dirty",
+        date="2026-12-01T09:00:00Z",
+        versions={"torch": "2.12.0", "cpu": "Xeon"},
+    )
+    title, header, *lines = text([ROWS[0], later]).splitlines()
+    assert title == "decode on NVIDIA H200, Xeon"
+    assert header.split()[:4] == ["day", "commit", "torch", "version"]
+    assert lines[0].split()[:3] == ["2026-11-30", "0123456789", "2.11.0"]
+    assert lines[1].split()[:3] == ["2026-12-01", "ffffffffff+dirty", "2.12.0"]
+
+
+def test_a_peer_may_be_called_torch() -> None:
+    _, header, line = text([replace(ROWS[0], peers={"torch": 1.3})]).splitlines()
+    assert header.split()[-1] == "torch"
+    assert line.endswith("1.3 (3.00x)")
 
 
 def test_the_table_holds_the_same_cells() -> None:
@@ -77,7 +101,7 @@ def test_the_table_holds_the_same_cells() -> None:
 
 def test_the_ceiling_column_goes_when_no_row_has_one() -> None:
     assert "of ceiling" not in text(ROWS[1:])
-    assert text([]).split() == ["suite", "gpu", "case", "metric", "attnhub"]
+    assert text([]).split() == ["case", "metric", "attnhub"]
 
 
 @pytest.fixture
@@ -126,8 +150,21 @@ def test_the_svg_is_well_formed_and_the_same_every_time(
 
 @pytest.mark.parametrize("rows", [[], [ROWS[0], ON_CPU]], ids=["none", "two machines"])
 def test_a_chart_of_no_or_several_suites_is_refused(rows: list[Row], tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="one suite on one GPU"):
+    with pytest.raises(InvalidArgument, match="one suite on one machine"):
         draw(rows, tmp_path / "x")
+
+
+def test_the_charts_title_says_what_was_measured_and_when(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    later = replace(ROWS[1], commit="f" * 40)
+    svg = draw([ROWS[0], later], tmp_path / "x")[1].read_text(encoding="utf-8")
+    assert "decode on NVIDIA H200, Xeon, 2026-11-30, torch 2.11.0, 0123456789 ffffffffff" in svg
+
+
+def test_a_chart_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(InvalidArgument, match="absent/x: no chart can be written there"):
+        draw(ROWS, tmp_path / "absent" / "x")
 
 
 def test_a_missing_matplotlib_names_the_extra(

@@ -3,20 +3,26 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from attnhub.errors import InvalidArgument
 from attnhub.testing import results
-from attnhub.testing.results import Environment, Row, environment, read, write
+from attnhub.testing.results import Environment, Row, environment, read, usable_folder, write
 
 HERE = Environment(
-    gpu="NVIDIA H200", versions={"torch": "2.11.0"}, commit="abc123+dirty", date="2026-11-30"
+    gpu="NVIDIA H200",
+    versions={"torch": "2.11.0", "cpu": "Xeon(R) 8480"},
+    commit="0123456789abcdef+dirty",
+    date="2026-11-30T14:05:00Z",
 )
+FILE = "decode-nvidia-h200-xeon-r-8480-2026-11-30-0123456789-dirty.json"
 
 
 def _row(case: str = "B16 L8192", value: float = 3.5, suite: str = "decode") -> Row:
@@ -34,7 +40,8 @@ def _row(case: str = "B16 L8192", value: float = 3.5, suite: str = "decode") -> 
 def test_rows_survive_the_round_trip(tmp_path: Path) -> None:
     rows = [_row(), replace(_row("µ-batch"), share_of_ceiling=None, peers={})]
     paths = write(rows, tmp_path / "new" / "folder")
-    assert [path.name for path in paths] == ["decode-nvidia-h200-2026-11-30.json"]
+    assert [path.name for path in paths] == [FILE]
+    assert [path.name for path in paths[0].parent.iterdir()] == [FILE]
     assert read(paths) == rows
     assert read([tmp_path / "new" / "folder"]) == rows
 
@@ -42,10 +49,7 @@ def test_rows_survive_the_round_trip(tmp_path: Path) -> None:
 def test_each_suite_has_its_file(tmp_path: Path) -> None:
     rows = [_row(), _row(suite="norm.rmsnorm"), _row("B1")]
     names = [path.name for path in write(rows, tmp_path)]
-    assert names == [
-        "decode-nvidia-h200-2026-11-30.json",
-        "norm-rmsnorm-nvidia-h200-2026-11-30.json",
-    ]
+    assert names == [FILE, FILE.replace("decode", "norm-rmsnorm")]
     assert [row.case for row in read([tmp_path / names[0]])] == ["B16 L8192", "B1"]
 
 
@@ -53,6 +57,73 @@ def test_a_second_run_of_the_day_replaces_what_it_measured_again(tmp_path: Path)
     write([_row("a", 1.0), _row("b", 2.0)], tmp_path)
     write([_row("b", 3.0), _row("c", 4.0)], tmp_path)
     assert [(row.case, row.value) for row in read([tmp_path])] == [("a", 1), ("b", 3), ("c", 4)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"commit": "f" * 40}, id="before and after a commit"),
+        pytest.param({"commit": "0123456789abcdef"}, id="before a change and with it"),
+        pytest.param({"versions": {"cpu": "EPYC 9654"}}, id="another host of the same GPU"),
+        pytest.param({"gpu": "cpu"}, id="the host itself"),
+        pytest.param({"date": "2026-12-01T00:00:00Z"}, id="the next day"),
+    ],
+)
+def test_runs_that_differ_do_not_overwrite_each_other(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    write([_row(value=1.0)], tmp_path)
+    write([replace(_row(value=2.0), **changes)], tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert sorted(row.value for row in read([tmp_path])) == [1.0, 2.0]
+
+
+def test_rows_whose_names_are_spelt_alike_share_a_file_and_stay_apart(tmp_path: Path) -> None:
+    rows = [_row(suite="norm.rms", value=1.0), _row(suite="norm-rms", value=2.0)]
+    assert len(write(rows, tmp_path)) == 1
+    assert read([tmp_path]) == rows
+
+
+@pytest.mark.parametrize(
+    ("gpu", "versions", "machine"),
+    [
+        pytest.param("NVIDIA H200", {"cpu": "Xeon"}, "NVIDIA H200, Xeon", id="a GPU and its host"),
+        pytest.param("NVIDIA H200", {}, "NVIDIA H200", id="a GPU"),
+        pytest.param("cpu", {"cpu": "Xeon"}, "Xeon", id="a CPU"),
+        pytest.param("cpu", {}, "cpu", id="a CPU of an unknown model"),
+    ],
+)
+def test_the_machine_is_the_gpu_and_the_processor(
+    gpu: str, versions: dict[str, str], machine: str
+) -> None:
+    row = replace(_row(), gpu=gpu, versions=versions)
+    assert row.machine == machine
+    assert row.subject == ("decode", machine, "B16 L8192", "bandwidth")
+    assert row.key == (*row.subject, "0123456789abcdef+dirty")
+
+
+@pytest.mark.parametrize(
+    ("commit", "short"),
+    [("0123456789abcdef", "0123456789"), ("0" * 40 + "+dirty", "0" * 10 + "+dirty")],
+    ids=["clean", "dirty"],
+)
+def test_a_short_commit_keeps_its_mark(commit: str, short: str) -> None:
+    assert replace(_row(), commit=commit).short_commit == short
+
+
+@pytest.mark.parametrize("call", [usable_folder, lambda path: write([_row()], path)])
+@pytest.mark.parametrize("name", ["f.txt", "f.txt/below"], ids=["a file", "below a file"])
+def test_a_file_is_no_folder(tmp_path: Path, call: Callable[[Path], Any], name: str) -> None:
+    (tmp_path / "f.txt").write_text("mine")
+    with pytest.raises(InvalidArgument, match=f"{name}: cannot be written to as a folder: "):
+        call(tmp_path / name)
+    assert (tmp_path / "f.txt").read_text() == "mine"
+
+
+def test_a_file_that_cannot_be_replaced_is_named(tmp_path: Path) -> None:
+    (tmp_path / FILE).with_suffix(".part").mkdir()
+    with pytest.raises(InvalidArgument, match=rf"{FILE}: cannot be written: "):
+        write([_row()], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +147,7 @@ def test_advantage_is_above_one_when_ahead(unit: str, advantage: float) -> None:
         ("share_of_ceiling", float("inf"), "share_of_ceiling=inf is not null or"),
         ("peers", {"x": "fast"}, "peers={'x': 'fast'} is not a map"),
         ("versions", {"torch": 2}, "versions={'torch': 2} is not a map from names to texts"),
-        ("date", "30.11.2026", "date='30.11.2026' is not a date such as 2026-01-31"),
+        ("date", "2026-11-30", "date='2026-11-30' is not a time such as 2026-01-31T14:05:00Z"),
     ],
 )
 def test_wrong_values_are_refused_by_name(field: str, value: object, message: str) -> None:
@@ -97,7 +168,7 @@ def test_unknown_and_missing_fields_are_named_with_their_place(tmp_path: Path) -
     _edit(path, unit=None, commit=None, clock=1980)
     with pytest.raises(
         InvalidArgument,
-        match=r"2026-11-30.json, row 0: missing fields: unit, commit; unknown fields: clock; a row",
+        match=r"-dirty.json, row 0: missing fields: unit, commit; unknown fields: clock; a row",
     ):
         read([path])
 
@@ -127,7 +198,7 @@ def test_files_of_another_form_are_refused(tmp_path: Path, content: str, message
 
 
 def test_absent_files_and_a_lone_path_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="not a readable"):
+    with pytest.raises(InvalidArgument, match=r"absent.json: there is no such file or folder"):
         read([tmp_path / "absent.json"])
     with pytest.raises(InvalidArgument, match="list of paths"):
         read(str(tmp_path))
@@ -139,7 +210,8 @@ def test_the_environment_of_a_cpu_run_needs_no_gpu() -> None:
     assert here.versions["torch"] == torch.__version__
     assert re.fullmatch(r"3\.\d+\.\d+.*", here.versions["python"])
     assert here.versions["cpu"]
-    assert here.date == datetime.now(timezone.utc).date().isoformat()
+    measured = datetime.strptime(here.date, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    assert timedelta(0) <= datetime.now(timezone.utc) - measured < timedelta(minutes=5)
     assert re.fullmatch(r"[0-9a-f]{40}(\+dirty)?|unknown", here.commit)
     assert here.row("s", "c", "m", 1.0, "us").gpu == "cpu"
 
