@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,14 +43,18 @@ def run(
 ) -> None:
     """Measure, print the rows and write a result file for each suite.
 
-    Exits with 1 if a workload failed.
+    Exits with 1 if a workload failed, or if nothing was measured.
     """
     from attnhub.cli import machine, suites
     from attnhub.testing import results
 
+    # Whatever may be wrong is found before the first measurement, not after the last.
     with output.quiet():
         target = machine.present(device)
         names = suites.matching(suite or ["*"])
+        suites.check_backends(against or [], names)
+        suites.check_tag(tag)
+        results.usable_folder(out)
     settings = suites.Settings(
         device=machine.torch_name(target),
         tag=tag or ("small" if target.type == "cpu" else "h200"),
@@ -60,11 +63,8 @@ def run(
     outcome, files = suites.Outcome(), list[Path]()
     for part in suites.run(names, settings):
         # At once, so that an end from outside loses one suite at most.
-        written = results.write(part.rows, out)
+        files += _write(part, out)
         _report(part, table=not as_json)
-        for file in written:
-            output.note(f"wrote {file}")
-        files += written
         outcome.add(part)
     if as_json:
         output.document(
@@ -75,7 +75,9 @@ def run(
                 "failed": outcome.failed,
             }
         )
-    if outcome.failed:
+    if not outcome.rows:
+        output.note("nothing was measured")
+    if outcome.failed or not outcome.rows:
         raise typer.Exit(1)
 
 
@@ -90,11 +92,13 @@ def report(
     ] = None,
     as_json: output.Json = False,
 ) -> None:
-    """Show results: of each case and metric on each GPU the latest measurement."""
+    """Show results: of each case and metric on each machine the latest measurement."""
     from attnhub.errors import InvalidArgument
     from attnhub.testing import results
 
-    rows = _latest(results.read(paths or [RESULTS]))
+    # Without a run there is no folder of results yet, which is no mistake in a path.
+    found = paths or ([RESULTS] if RESULTS.exists() else [])
+    rows = _latest(results.read(found))
     if not rows:
         raise InvalidArgument(
             f"no results in {', '.join(map(str, paths or [RESULTS]))}; run `attnhub bench run`"
@@ -130,16 +134,33 @@ def list_suites(as_json: output.Json = False) -> None:
 
 
 def _latest(rows: list[Row]) -> list[Row]:
-    """One row for each GPU, suite, case and metric: the last measured."""
+    """One row for each suite, machine, case and metric: the last measured."""
     ordered = sorted(rows, key=lambda row: row.date)
-    return list({(row.gpu, *row.key): row for row in ordered}.values())
+    return list({row.subject: row for row in ordered}.values())
 
 
 def _by_suite(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.suite, row.gpu), []).append(row)
+        groups.setdefault((row.suite, row.machine), []).append(row)
     return groups
+
+
+def _write(outcome: Outcome, folder: Path) -> list[Path]:
+    """Write one suite's rows; that this fails ends neither the run nor the report of the rows."""
+    from attnhub.errors import AttnHubError
+    from attnhub.testing import results
+
+    if not outcome.rows:
+        return []
+    try:
+        files = results.write(outcome.rows, folder)
+    except AttnHubError as error:
+        outcome.failed[f"results of {outcome.rows[0].suite}"] = str(error)
+        return []
+    for file in files:
+        output.note(f"wrote {file}")
+    return files
 
 
 def _report(outcome: Outcome, *, table: bool) -> None:
@@ -164,10 +185,15 @@ def _show(rows: list[Row]) -> None:
 
 def _draw(rows: list[Row], folder: Path) -> list[Path]:
     from attnhub.testing import report as reports
+    from attnhub.testing import results
 
-    folder.mkdir(parents=True, exist_ok=True)
-    charts: list[Path] = []
-    for (suite, gpu), group in _by_suite(rows).items():
-        name = re.sub(r"[^a-z0-9]+", "-", f"{suite} {gpu}".lower()).strip("-")
-        charts += reports.draw(group, folder / name)
-    return charts
+    results.usable_folder(folder)
+    charts: dict[str, tuple[Path, Path]] = {}
+    for names, group in _by_suite(rows).items():
+        name = first = results.slug(" ".join(names))
+        number = 1
+        while name in charts:  # suites "a.b" and "a-b" have one slug
+            number += 1
+            name = f"{first}-{number}"
+        charts[name] = reports.draw(group, folder / name)
+    return [file for pair in charts.values() for file in pair]

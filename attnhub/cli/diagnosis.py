@@ -147,7 +147,7 @@ def _backend_faults(registry: Registry, here: Iterable[Device]) -> Iterator[tupl
             yield f"op {op}", str(error)
             continue
         for backend in registry.backends(op):
-            fault = registry.failed.get((op, backend.name)) or registry.check(backend, problem)
+            fault = "; ".join(registry.failures(backend)) or registry.check(backend, problem)
             if not fault and any(_is_for(backend, device) for device in here):
                 fault = _load_fault(backend)
             if fault:

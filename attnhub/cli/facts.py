@@ -12,6 +12,12 @@ from attnhub.core.problem import Problem, content_fields
 from attnhub.errors import InvalidArgument, UnknownName
 from attnhub.variant import HOOKS, Rope, Variant
 
+#: What explain takes in another way, and how.
+_ELSEWHERE = {
+    "op": "write the op first, as in attnhub explain attention",
+    "device": "use --device, as in --device h100",
+    "backend": "use --backend, as in --backend reference",
+}
 _LAYOUTS = "paged:SIZE, ragged, block_sparse:RxC, variable_blocks or dense"
 
 
@@ -39,6 +45,8 @@ def parse_facts(words: Iterable[str], cls: type[Problem]) -> dict[str, Any]:
 
 def _fact(name: str, text: str, cls: type[Problem]) -> Any:
     fields = content_fields(cls)
+    if name in _ELSEWHERE:
+        raise InvalidArgument(f"{name}={text}: {_ELSEWHERE[name]}")
     if name in cls.sizes:
         return _size(name, text)
     if "variant" in fields and name in ("features", "variant"):
@@ -47,6 +55,10 @@ def _fact(name: str, text: str, cls: type[Problem]) -> Any:
         return _kv_layout(text)
     if name == "dtype" and "," in text:
         return _dtypes(text)
+    if name == "head_dim" and name not in fields:
+        return _head_dims(text)
+    if name == "rope" and name in fields:
+        return _rope(_literal(text))
     if name in fields:
         return _typed(name, text, fields[name])
     return _literal(text)
@@ -114,6 +126,13 @@ def _kv_layout(text: str) -> KVLayout:
     )
 
 
+def _head_dims(text: str) -> int | tuple[int, ...]:
+    if not re.fullmatch(r"\d+(x\d+)?", text):
+        raise InvalidArgument(f"head_dim={text}: needs an integer, or two as in 192x128")
+    dims = tuple(map(int, text.split("x")))
+    return dims if len(dims) == 2 else dims[0]
+
+
 def _dtypes(text: str) -> DTypes:
     names = text.split(",")
     if len(names) != 3:
@@ -149,12 +168,17 @@ def parse_variant(text: str) -> Variant:
 
 def _variant_value(name: str, value: Any) -> Any:
     if name == "rope":
-        if value is True:
-            return Rope()
-        return Rope(theta=value) if value else None
+        return _rope(value)
     if name == "window":
         return _window(value)
     return value
+
+
+def _rope(value: Any) -> Rope | None:
+    """The plain rotation for True, none for False and None, else one with that theta."""
+    if value is True:
+        return Rope()
+    return None if value is None or value is False else Rope(theta=value)
 
 
 def _window(value: Any) -> Sequence[int]:

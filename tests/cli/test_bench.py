@@ -18,7 +18,6 @@ from attnhub.core import discovery
 from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
 from attnhub.plugin import Backend, Capability, Efficiency, Op, hookimpl
-from attnhub.testing.results import Environment, write
 from attnhub.testing.timing import PeerTimings, Timing
 from tests.cli.conftest import Cli, Install, Plugin
 
@@ -167,6 +166,65 @@ def test_a_workload_gives_its_time_and_its_share(
     assert "'elsewhere' is required" in result.err
 
 
+def _unmeasured(device: torch.device, generator: torch.Generator) -> Callable[[], Any]:
+    pytest.fail("a run that cannot end well was begun")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(
+            ["--out", "f.txt"], "f.txt: cannot be written to as a folder: File exists", id="out"
+        ),
+        pytest.param(
+            ["--against", "fsat"],
+            "unknown backend of testing.double 'fsat'; did you mean 'fast'?",
+            id="no such backend",
+        ),
+        pytest.param(
+            ["--against", "slow", "--against", "torch_sdpa"],
+            "unknown backend of testing.double 'torch_sdpa'; known: ",
+            id="a backend of another op",
+        ),
+        pytest.param(["--tag", "smal"], "unknown workload tag 'smal'; did you mean", id="tag"),
+        pytest.param(["--tag", "any"], "unknown workload tag 'any'; known: ", id="no real tag"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_measured(
+    cli: Cli,
+    install: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.txt").touch()
+    install(Doubling(_workload("four", _unmeasured)))
+    result = cli("bench", "run", "--suite", "testing.double", "--device", "cpu", *words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {message}")
+    assert result.err.count("\n") == 1
+
+
+def test_rows_that_cannot_be_written_are_shown_all_the_same(
+    cli: Cli, install: Install, ceiling: Ceiling, timed: dict[str, float], tmp_path: Path
+) -> None:
+    install(Doubling(_workload("four", _dispatched)))
+    words = ("bench", "run", "--suite", "testing.double", "--device", "cpu", "--out", str(tmp_path))
+    assert cli(*words).code == 0
+    (file,) = tmp_path.iterdir()
+    file.write_text("{")
+    result = cli(*words)
+    assert result.code == 1
+    assert "400 us" in result.out
+    assert f"FAILED results of testing.double: {file}: not a readable JSON file" in result.err
+    result = cli(*words, "--json")
+    assert (result.code, [row["value"] for row in result.json["rows"]]) == (1, [400.0, 5.0])
+    assert list(result.json["failed"]) == ["results of testing.double"]
+    assert file.read_text() == "{"
+
+
 def test_a_failure_ends_its_workload_only(
     cli: Cli, install: Install, ceiling: Ceiling, timed: dict[str, float], tmp_path: Path
 ) -> None:
@@ -188,7 +246,8 @@ def test_what_nothing_serves_is_skipped(
     monkeypatch.setenv("ATTNHUB_BACKEND", "testing.double=elsewhere")
     words = ("--suite", "testing.double", "--device", "cpu", "--out", str(tmp_path), "--json")
     result = cli("bench", "run", *words)
-    assert (result.code, result.json["rows"], result.json["failed"]) == (0, [], {})
+    assert (result.code, result.json["rows"], result.json["failed"]) == (1, [], {})
+    assert result.err.endswith("nothing was measured\n")
     assert "'elsewhere' is required" in result.json["skipped"]["testing.double four"]
 
 
@@ -257,40 +316,9 @@ def test_list_counts_workloads_by_tag(cli: Cli, install: Install) -> None:
     install(Doubling(_workload("four", _dispatched), h200, h200))
     found = {s["suite"]: s for s in cli("bench", "list", "--json").json}
     assert found["testing.double"]["workloads"] == {"small": 1, "h200": 2}
-    assert found["overhead"]["workloads"] == {"any": 6}
+    assert found["overhead"]["workloads"] == {"any": 7}
     lines = [line.split() for line in cli("bench", "list").out.splitlines()]
     assert ["testing.double", "1", "small,", "2", "h200"] in lines
-
-
-def _write(folder: Path, *values: tuple[str, float]) -> None:
-    for date, value in values:
-        here = Environment(gpu="cpu", versions={}, commit="c", date=date)
-        write([here.row("decode", "B1", "time", value, "us", peers={"other": 30.0})], folder)
-
-
-def test_report_shows_the_latest_of_each_case(cli: Cli, tmp_path: Path) -> None:
-    _write(tmp_path, ("2026-11-30", 20.0), ("2026-12-01", 15.0))
-    result = cli("bench", "report", str(tmp_path), "--json")
-    assert [(r["value"], r["date"]) for r in result.json["rows"]] == [(15.0, "2026-12-01")]
-    lines = cli("bench", "report", str(tmp_path)).out.splitlines()
-    assert lines[0] == "decode on cpu"
-    assert lines[2].split() == ["B1", "time", "15", "us", "30", "(2.00x)"]
-
-
-def test_report_draws_a_chart_of_each_suite(cli: Cli, tmp_path: Path) -> None:
-    _write(tmp_path / "results", ("2026-11-30", 20.0))
-    charts = tmp_path / "charts"
-    words = (str(tmp_path / "results"), "--png", str(charts), "--json")
-    result = cli("bench", "report", *words)
-    assert result.json["charts"] == [str(charts / "decode-cpu.png"), str(charts / "decode-cpu.svg")]
-    assert (charts / "decode-cpu.png").read_bytes()[:4] == b"\x89PNG"
-    assert "decode on cpu" in (charts / "decode-cpu.svg").read_text()
-
-
-def test_report_without_results_says_how_to_get_some(cli: Cli, tmp_path: Path) -> None:
-    result = cli("bench", "report", str(tmp_path))
-    assert result.code == 2
-    assert result.err == f"error: no results in {tmp_path}; run `attnhub bench run`\n"
 
 
 def test_a_watched_registry_sees_every_choice_and_leaves_no_trace(install: Install) -> None:

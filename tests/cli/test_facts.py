@@ -10,6 +10,7 @@ from attnhub.cli.facts import parse_facts, parse_variant
 from attnhub.core.device import named
 from attnhub.errors import AttnHubError
 from attnhub.norm.problem import LayerNormProblem
+from attnhub.rope.problem import ApplyRopeProblem
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,19 @@ def test_words_become_facts(word: str, expected: Any) -> None:
     (value,) = parse_facts([word], AttentionProblem).values()
     assert value == expected
     assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        pytest.param("rope=true", Rope(), id="plain rotation"),
+        pytest.param("rope=500000", Rope(theta=5e5), id="rotation with theta"),
+        pytest.param("rope=none", None, id="the op's default"),
+        pytest.param("head_dim=64", 64, id="a field of its own here"),
+    ],
+)
+def test_words_become_facts_of_a_rotation(word: str, expected: Any) -> None:
+    assert list(parse_facts([word], ApplyRopeProblem).values()) == [expected]
 
 
 def test_facts_make_the_problem_that_python_makes() -> None:
@@ -78,6 +92,11 @@ def test_facts_make_the_problem_that_python_makes() -> None:
         pytest.param(["kv=paged:16:NDH"], "kv=paged:16:NDH: write", id="no such order"),
         pytest.param(["kv=block_sparse:16"], "kv=block_sparse:16: write", id="half a block"),
         pytest.param(["kv=paged:0"], "page_size=0: needs an integer >= 1", id="empty page"),
+        pytest.param(["head_dim=1.5"], "head_dim=1.5: needs an integer, or two", id="half a dim"),
+        pytest.param(["head_dim=1x2x3"], "needs an integer, or two as in 192x128", id="3 dims"),
+        pytest.param(["device=h100"], "device=h100: use --device", id="the device is an option"),
+        pytest.param(["backend=flex"], "backend=flex: use --backend", id="so is the backend"),
+        pytest.param(["op=attention"], "op=attention: write the op first", id="the op comes first"),
         pytest.param(["features=causal"], "use --variant", id="features follow from the variant"),
     ],
 )
@@ -85,6 +104,12 @@ def test_wrong_words_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(AttnHubError) as error:
         parse_facts(words, AttentionProblem)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["abc", "1x2", "0"])
+def test_a_rotation_without_a_theta_is_refused(text: str) -> None:
+    with pytest.raises(AttnHubError, match=r"theta=.*finite number > 0"):
+        parse_facts([f"rope={text}"], ApplyRopeProblem)
 
 
 def test_an_op_without_a_variant_has_facts_of_its_own() -> None:
@@ -126,6 +151,8 @@ def test_text_becomes_a_variant(text: str, expected: Variant) -> None:
         pytest.param("soft_cap=high", "soft_cap='high'", id="no number"),
         pytest.param("score_mod=f", "is a function", id="a mod"),
         pytest.param("causal=1", "give True or False", id="number for a flag"),
+        pytest.param("rope=abc", "theta='abc' is of type str", id="no theta"),
+        pytest.param("rope=0", "theta=0 ", id="a theta of zero"),
     ],
 )
 def test_wrong_variants_are_refused(text: str, message: str) -> None:

@@ -70,7 +70,7 @@ def test_help_names_every_command(cli: Cli) -> None:
         pytest.param(["explain", "atention"], "unknown op 'atention'; did you mean", id="op"),
         pytest.param(["list", "--op", "x.*"], "unknown op 'x.*'; known: ", id="glob"),
         pytest.param(["bench", "run", "--suite", "x"], "unknown suite 'x'; known: ", id="suite"),
-        pytest.param(["bench", "report", "no/such"], "no/such: not a readable JSON", id="file"),
+        pytest.param(["bench", "report", "no/such"], "no/such: there is no such file", id="file"),
     ],
 )
 def test_a_users_error_is_one_line(cli: Cli, words: list[str], message: str) -> None:

@@ -9,15 +9,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import attnhub
 from attnhub.cli.suites import overhead, stubs
 from attnhub.core import discovery
+from attnhub.core.decision import Decision
+from attnhub.core.dispatch import Dispatcher
 from attnhub.errors import AttnHubError
 from attnhub.testing.results import Environment
 from tests.cli.conftest import Cli
 
-HERE = Environment(gpu="cpu", versions={"python": "3"}, commit="c", date="2026-11-30")
+HERE = Environment(gpu="cpu", versions={"python": "3"}, commit="c", date="2026-11-30T14:05:00Z")
 
 
 def test_overhead_is_a_share_of_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +35,8 @@ def test_the_budgets_are_those_of_the_design() -> None:
     limits = {b.case: f"{b.limit:g} {b.unit}" for b in overhead.BUDGETS}
     assert limits == {
         "Plan.run": "1 us",
-        "BatchAttention.run": "5 us",
+        "BatchAttention.run, (K, V) tuple": "5 us",
+        "BatchAttention.run, one cache tensor": "5 us",
         "functional op, one output": "8 us",
         "cold selection of 12": "200 us",
         "import attnhub": "50 ms",
@@ -51,7 +55,15 @@ def test_an_overhead_that_cannot_be_measured_is_a_failure(
     assert "RuntimeError: no good" in result.json["failed"]["overhead"]
 
 
-@pytest.mark.parametrize("case", ["Plan.run", "BatchAttention.run", "functional op, one output"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "Plan.run",
+        "BatchAttention.run, (K, V) tuple",
+        "BatchAttention.run, one cache tensor",
+        "functional op, one output",
+    ],
+)
 def test_the_stub_is_what_runs(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
@@ -69,24 +81,48 @@ def test_the_stub_is_what_runs(case: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert discovery.default() is before
 
 
-def test_selection_is_cold_and_among_twelve(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("case", "form"), [("(K, V) tuple", tuple), ("one cache tensor", torch.Tensor)]
+)
+def test_both_forms_of_a_cache_are_measured(
+    case: str, form: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
 
+    def run(self: Any, q: torch.Tensor, cache: Any, *, out: torch.Tensor) -> None:
+        assert out.shape == q.shape
+        seen.append(type(cache))
+
+    monkeypatch.setattr(attnhub.BatchAttention, "run", run)
+    monkeypatch.setattr(overhead, "host_overhead", lambda fn, **_: fn() or 3.0)
+    (measure,) = [b.measure for b in overhead.BUDGETS if b.case == f"BatchAttention.run, {case}"]
+    assert measure("cpu") == 3.0
+    assert seen == [form]
+
+
+def test_selection_is_cold_and_among_twelve(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Decision] = []
+    decide = Dispatcher.decide
+
+    def watched(self: Dispatcher, problem: Any) -> Decision:
+        seen.append(decide(self, problem))
+        return seen[-1]
+
     def twice(fn: Callable[[], object], **_: Any) -> float:
-        dispatcher = overhead.dispatch.default()
-        for _unused in range(2):
-            fn()
-            seen.append(len(dispatcher._decisions))
-        decision = list(dispatcher._decisions.values())[-1]
-        stub_names = {d.name for d in (*decision.ranked, *decision.rejected)}
-        seen.append(len([n for n in stub_names if n.startswith("stub_")]))
-        seen.append(len([d for d in decision.ranked if d.name.startswith("stub_")]))
+        fn()
+        fn()
         return 150.0
 
+    monkeypatch.setattr(Dispatcher, "decide", watched)
     monkeypatch.setattr(overhead, "host_overhead", twice)
     assert overhead._selection("cpu") == 150.0
-    # Each call decides anew; on sm_90 with pages of 16 six of the twelve fit.
-    assert seen == [1, 2, 12, 6]
+    assert len({id(decision) for decision in seen}) == 2  # each call decides anew
+    for decision in seen:
+        fitting, others = (
+            [d.name for d in group if d.name.startswith("stub_")]
+            for group in (decision.ranked, decision.rejected)
+        )
+        assert (len(fitting), len(others)) == (6, 6)  # on sm_90 with pages of 16
 
 
 def test_import_time_is_the_best_of_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,10 +130,10 @@ def test_masks_stay_small() -> None:
     assert padded.tolist() == LEFT.bool().tolist()
     window = attention_mask(**plain, local_size=5)
     assert window is not None
-    assert window.shape == (2, 5, 0)
+    assert window.shape == (2, 1, 1, 5, 0)
     both = attention_mask(**plain, attention_mask=LEFT.bool(), local_size=5)
     assert both is not None
-    assert both.shape == (2, 5, 13)
+    assert both.shape == (2, 1, 1, 5, 13)
     assert both.untyped_storage().nbytes() == 26
 
 
@@ -200,6 +200,18 @@ def test_keywords_that_are_not_set_are_accepted() -> None:
             r"shape \[1, 4\], needs \[1, 3\]",
             id="padding of other keys",
         ),
+        pytest.param(
+            "attention_mask",
+            torch.ones(1, 3, 3, dtype=torch.bool),
+            r"shape \[1, 3, 3\]; give \[batch, kv_len\]",
+            id="a mask of three dimensions, once our own form of a window",
+        ),
+        pytest.param(
+            "attention_mask",
+            torch.ones(1, 2, 2, 3, 3, dtype=torch.bool),
+            r"shape \[1, 2, 2, 3, 3\]; give",
+            id="a mask for each head of each group",
+        ),
     ],
 )
 def test_arguments_that_are_not_served_are_refused(
@@ -209,6 +221,22 @@ def test_arguments_that_are_not_served_are_refused(
     arguments = {"attention_mask": None, keyword: value}
     with pytest.raises(InvalidArgument, match=message):
         dense_attention(torch.nn.Module(), heads, heads, heads, **arguments)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pytest.param(torch.ones(2, 13, 13).tril() > 0, id="bool"),
+        pytest.param(torch.ones(2, 13, 13), id="float"),
+        pytest.param(torch.ones(2, 1, 13) > 0, id="padding with a dimension too many"),
+    ],
+)
+def test_a_models_mask_of_three_dimensions_is_refused(name: str, mask: torch.Tensor) -> None:
+    """Read as padding in a window of 13 it would give numbers, and wrong ones."""
+    message = r"attention_mask has shape \[2, .*13\]; give \[batch, kv_len\]"
+    with pytest.raises(InvalidArgument, match=message):
+        logits(name, "attnhub", ids(2, 13), attention_mask=mask)
 
 
 def test_gradients_are_refused() -> None:

@@ -182,16 +182,3 @@ def test_isolation_reads_the_environment_anew(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("ATTNHUB_BACKEND")
     with isolated():
         norm()
-
-
-@pytest.mark.parametrize("sm", [0, 999], ids=["any GPU", "a GPU of the future"])
-def test_gpu_marker_skips_with_a_reason(sm: int) -> None:
-    from attnhub.testing.pytest_plugin import _missing
-
-    why = _missing(sm)
-    if not torch.cuda.is_available():
-        assert why == "needs a GPU, and torch finds none here"
-    elif sm:
-        assert why.startswith("needs a GPU of sm_999 or later")
-    else:
-        assert why == ""

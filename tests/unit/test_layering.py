@@ -29,12 +29,14 @@ _BELOW_FAMILIES = frozenset({"errors", "core", "variant"})
 # Area -> areas it may import, besides itself. "attnhub" is the root package: its public names.
 MAY_IMPORT = {
     "attnhub": _BELOW_FAMILIES | FAMILIES | {"plugin"},
-    "plugin": _BELOW_FAMILIES | {"jit", "kernels"},
+    # What planners need of the two families whose plans hold a batch; imported when named.
+    "plugin": _BELOW_FAMILIES | {"attn", "mla", "jit", "kernels"},
     "errors": frozenset({"core"}),  # an error carries the decision and reasons it tells of
     "core": frozenset({"errors"}),
     "variant": frozenset({"errors", "core"}),
     "jit": frozenset({"errors", "core"}),
     "kernels": frozenset({"errors", "core", "jit"}),
+    "include": frozenset(),  # headers, and what says where they are
     "backends": _BELOW_FAMILIES | FAMILIES | {"plugin"},
     "testing": FAMILIES | {"attnhub", "plugin", "errors", "variant"},
     "integrations": _BELOW_FAMILIES | FAMILIES | {"attnhub"},
@@ -51,10 +53,9 @@ FAMILY_USES = {
     ("mla", "attn"): "latent attention takes attention's page tables and is its one-KV-head case",
 }
 
-# What a plugin may name; its tests and benchmarks also use attnhub.testing.
-PLUGIN_SURFACE = frozenset({"attnhub", "attnhub.plugin", "attnhub.errors"}) | {
-    f"attnhub.{family}" for family in FAMILIES
-}
+# The door for plugins. Their tests and benchmarks also call the public API, and attnhub.testing.
+DOOR = "attnhub.plugin"
+PUBLIC = frozenset({"attnhub", "attnhub.errors", *(f"attnhub.{family}" for family in FAMILIES)})
 
 # A plugin's manifest is loaded at every start, so these must not come with it.
 HEAVY = ("torch", "jinja2", "triton", "attnhub.jit")
@@ -153,36 +154,66 @@ def _plugin_fault(found: Import, own: str) -> str | None:
     top, *rest = found.target.split(".")
     if top.startswith("attnhub_") and top != own:
         return "a plugin never imports another"
-    if top != "attnhub" or found.target in PLUGIN_SURFACE:
+    if top != "attnhub" or found.target == DOOR:
         return None
-    for_tests = {"tests", "benchmarks"} & set(found.file.parts)
-    if rest[0] == "testing":
-        return None if for_tests else "attnhub.testing is for a plugin's tests and benchmarks"
-    return f"a plugin may import {sorted(PLUGIN_SURFACE)}"
+    if not {"tests", "benchmarks"} & set(found.file.parts):
+        return f"a plugin imports {DOOR} and nothing else of attnhub"
+    if found.target in PUBLIC or rest[:1] == ["testing"]:
+        return None
+    return f"a plugin's tests may import {DOOR}, attnhub.testing and {sorted(PUBLIC)}"
+
+
+def plugin_roots() -> list[Path]:
+    """The folders of the plugins in this repository: those whose package has an entry point."""
+    found = [p for g in ("plugins", "examples") for p in ROOT.glob(f"{g}/*/pyproject.toml")]
+    own = [p for p in found if "entry-points.attnhub]" in p.read_text(encoding="utf-8")]
+    return sorted(p.parent.relative_to(ROOT) for p in own)
 
 
 def test_plugins_use_the_public_door() -> None:
-    wrong = []
-    for file in python_files("plugins"):
-        packages = [p.parent.name for p in (ROOT / Path(*file.parts[:2])).glob("*/__init__.py")]
+    wrong, seen = [], set()
+    for root in plugin_roots():
+        packages = [p.parent.name for p in (ROOT / root).glob("*/__init__.py")]
         own = next((name for name in packages if name.startswith("attnhub_")), "")
-        faults = ((found, _plugin_fault(found, own)) for found in imports_of(file))
+        files = [f for f in python_files(root.parts[0]) if f.is_relative_to(root)]
+        seen |= {*files}
+        faults = ((found, _plugin_fault(found, own)) for f in files for found in imports_of(f))
         wrong += [f"{found}: {fault}" for found, fault in faults if fault]
     assert not wrong, "\n".join(wrong)
+    assert len([f for f in seen if f.name == "manifest.py"]) >= 1, "it looked at no plugin at all"
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "fits"),
+    [
+        pytest.param("attnhub.plugin", "planner.py", True, id="the door"),
+        pytest.param("attnhub", "planner.py", False, id="a name of the root, at run time"),
+        pytest.param("attnhub.core.check", "planner.py", False, id="behind the door"),
+        pytest.param("attnhub.testing.faults", "planner.py", False, id="testing, at run time"),
+        pytest.param("attnhub_other.x", "planner.py", False, id="another plugin"),
+        pytest.param("attnhub_mine.x", "planner.py", True, id="itself"),
+        pytest.param("attnhub", "tests/test_x.py", True, id="the public API, in a test"),
+        pytest.param("attnhub.testing.faults", "tests/test_x.py", True, id="testing, in a test"),
+        pytest.param("attnhub.core.check", "tests/test_x.py", False, id="core, in a test"),
+    ],
+)
+def test_the_rule_for_plugins_tells_right_from_wrong(target: str, file: str, *, fits: bool) -> None:
+    found = Import(target=target, file=Path("plugins/mine") / file, line=1)
+    assert (_plugin_fault(found, "attnhub_mine") is None) is fits
 
 
 def _entry_points() -> Iterator[str]:
     """The modules that plugins in this repository name in the entry point group `attnhub`."""
     tomllib = pytest.importorskip("tomllib", reason="reading pyproject.toml needs Python 3.11")
-    for pyproject in sorted(ROOT.glob("plugins/*/pyproject.toml")):
-        project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    for root in plugin_roots():
+        project = tomllib.loads((ROOT / root / "pyproject.toml").read_text("utf-8"))["project"]
         for target in project.get("entry-points", {}).get("attnhub", {}).values():
             yield target.split(":")[0]
 
 
 def _loaded_by(module: str) -> set[str]:
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
-    path = os.pathsep.join([str(ROOT), *(str(p) for p in ROOT.glob("plugins/*"))])
+    path = os.pathsep.join([str(ROOT), *(str(ROOT / p) for p in plugin_roots())])
     out = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path},
@@ -202,5 +233,6 @@ def test_import_is_light(module: str) -> None:
 
 
 def test_plugin_manifests_are_light() -> None:
-    heavy = {module: loaded for module in _entry_points() if (loaded := _loaded_by(module))}
-    assert heavy == {}
+    heavy = {module: _loaded_by(module) for module in _entry_points()}
+    assert heavy
+    assert not any(heavy.values()), heavy

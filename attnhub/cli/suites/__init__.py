@@ -17,9 +17,20 @@ from attnhub.errors import AttnHubError, DispatchError, PluginError, UnknownName
 from attnhub.testing import results
 from attnhub.testing.results import Row
 
-__all__ = ["OVERHEAD", "Outcome", "Settings", "contents", "matching", "names", "run"]
+__all__ = [
+    "OVERHEAD",
+    "Outcome",
+    "Settings",
+    "check_backends",
+    "check_tag",
+    "contents",
+    "matching",
+    "names",
+    "run",
+]
 
 OVERHEAD = "overhead"
+_ANY = "any"  # what the workloads of a suite without tags are listed under
 
 
 @dataclass(slots=True)
@@ -55,6 +66,31 @@ def matching(patterns: Sequence[str]) -> list[str]:
     return [name for name in known if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
 
 
+def check_backends(backends: Sequence[str], suites: Sequence[str]) -> None:
+    """Refuse names that are a backend of none of these suites' ops.
+
+    Raises:
+        UnknownName: one such name.
+    """
+    registry = discovery.default()
+    known = {backend.name for suite in suites for backend in registry.backends(suite)}
+    owner = suites[0] if len(suites) == 1 else "these suites"
+    for name in backends:
+        if name not in known:
+            raise UnknownName(f"backend of {owner}", name, known)
+
+
+def check_tag(tag: str) -> None:
+    """Refuse a tag that no workload of any op has; an empty one stands for the default.
+
+    Raises:
+        UnknownName: the tag is not known.
+    """
+    known = {name for entry in contents() for name in entry["workloads"]} - {_ANY} if tag else {""}
+    if tag not in known:
+        raise UnknownName("workload tag", tag, known)
+
+
 def contents() -> list[dict[str, Any]]:
     """What ``attnhub bench list`` shows: each suite's workloads by tag, or why it has none."""
     ops = discovery.default().ops
@@ -62,7 +98,7 @@ def contents() -> list[dict[str, Any]]:
         {
             "suite": OVERHEAD,
             "about": "what dispatch and run cost on the host, by share of the budget",
-            "workloads": {"any": len(overhead.BUDGETS)},
+            "workloads": {_ANY: len(overhead.BUDGETS)},
             "missing": "",
         }
     ]

@@ -2,13 +2,14 @@
 
 A mask has one of four forms, and only the last costs memory that grows with len * kv_len:
 
-    None                        all keys, up to what the module says: causal, window
-    ``[batch, kv_len]``         the same without padding; True is a token
-    ``[batch, w, kv_len]``      the same in a window of w tokens; kv_len is 0 if nothing is padded
-    ``[batch, 1, len, kv_len]`` exactly these: packed sequences, chunks, static caches, overlays
+    None                          all keys, up to what the module says: causal, window
+    ``[batch, kv_len]``           the same without padding; True is a token
+    ``[batch, 1, 1, w, kv_len]``  the same in a window of w tokens; kv_len is 0 if none is padded
+    ``[batch, 1, len, kv_len]``   exactly these: packed sequences, chunks, static caches, overlays
 
 As in transformers' own eager attention, the mask decides: the window of the third form holds
-whatever the module says, which may be nothing.
+whatever the module says, which may be nothing. Its five dimensions mark it as ours: no caller has a
+mask of five, and unlike an attribute they outlive copies to other devices and compiled graphs.
 """
 
 from __future__ import annotations
@@ -46,8 +47,12 @@ def attention_mask(
 
     The signature is that of ``transformers.masking_utils.sdpa_mask``, which builds the exact masks.
     Outside torch.compile the values of a padding mask are read (one synchronisation a forward).
+
+    Raises:
+        InvalidArgument: the caller's mask has neither two nor four dimensions.
     """
-    if attention_mask is not None and attention_mask.dim() == 3:
+    if attention_mask is not None and attention_mask.dim() != 2:
+        _own(attention_mask)
         return attention_mask  # generate() made it ahead of a static cache's forward
     # transformers allows to skip a mask that is plain: causal or not, with a window or chunks.
     plain = allow_is_causal_skip or allow_is_bidirectional_skip
@@ -75,8 +80,17 @@ def attention_mask(
     # `local_size` counts the query itself in a causal window, not in one that is open both ways.
     window = local_size if allow_is_causal_skip else local_size + 1
     if tokens is None:
-        return torch.empty(batch_size, window, 0, dtype=torch.bool, device=device)
-    return tokens[:, None].expand(-1, window, -1)
+        return torch.empty(batch_size, 1, 1, window, 0, dtype=torch.bool, device=device)
+    return tokens[:, None, None, None].expand(-1, 1, 1, window, -1)
+
+
+def _own(mask: Tensor) -> None:
+    """Require the third form, which only this module makes."""
+    if mask.dim() != 5 or mask.shape[1:3] != (1, 1):
+        check.fail(
+            f"attention_mask has shape {list(mask.shape)}; give [batch, kv_len] where True is a "
+            "token, or bool [batch, 1, len, kv_len] where True is a key that the query sees"
+        )
 
 
 def _tokens(mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:
@@ -111,14 +125,15 @@ def shared_keys(
     """Padding as a view ``[batch, len, kv_len]``, and the window, from the other forms.
 
     Raises:
-        InvalidArgument: the mask is not for these keys.
+        InvalidArgument: the mask is not for these keys, or of no form known here.
     """
     if mask is None:
         return None, window
-    if mask.dim() == 3:
-        window = mask.shape[1]
-        if not mask.shape[2]:
+    if mask.dim() != 2:
+        _own(mask)
+        window = mask.shape[3]
+        if not mask.shape[4]:
             return None, window
-        mask = mask[:, 0]
+        mask = mask[:, 0, 0, 0]
     check.shape(mask, "attention_mask", (query.shape[0], key.shape[2]))
     return mask[:, None].expand(-1, query.shape[2], -1), window

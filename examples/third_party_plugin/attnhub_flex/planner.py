@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from attnhub import Scales, Variant
+from attnhub.plugin import Scales, Variant
 
 Mod = Callable[..., Any]
 #: What it returns depends on its arguments, and its annotation names every form.
