@@ -1,0 +1,31 @@
+"""A cache of the test's own, and a copy of the demo kernel that it may change."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attnhub.jit.cache import Cache
+from tests.jit.fakes import FakeCompiler
+
+DEMO = Path(__file__).with_name("demo")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeCompiler:
+    return FakeCompiler(journal=tmp_path / "cache.journal")
+
+
+@pytest.fixture
+def demo_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the importable package ``demo_copy``."""
+    shutil.copytree(DEMO, tmp_path / "site/demo_copy")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return tmp_path / "site/demo_copy"

@@ -1,0 +1,16 @@
+// kernel 'scale' for sm_90a, rendered by attnhub VERSION from tests.jit.demo:templates/scale.cu.jinja
+// entry: scale_bf16
+// flags: --fmad=false
+// headers: tests.jit.demo:include
+// context: Scale
+//   dtype = '__nv_bfloat16'
+//   unroll = 4
+//   factor = 0.5
+//   uses_bf16 = True
+
+#include <cuda_bf16.h>
+#include <demo/scale.cuh>
+
+extern "C" __global__ void scale_bf16(__nv_bfloat16* data, int size) {
+  demo::scale<__nv_bfloat16, 4>(data, size, 0.5f);
+}
