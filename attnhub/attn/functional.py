@@ -203,7 +203,7 @@ def attention(
         check.fail("return_lse with softmax=False: there is no denominator to take a log of")
     if scales is not NO_SCALES:
         inputs.scales(scales, q.shape[-2], k.shape[-2], q.device)
-    if params is not NO_PARAMS or variant.params:
+    if params or variant.params or not isinstance(params, dict):
         params = inputs.params(params, variant, q.shape[-2], q.device)
     alone = q.dim() == 3
     if alone:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from attnhub.backends.contracts import CONTRACTS
 from attnhub.plugin import (
     AnyValue,
     Backend,
     Capability,
     Efficiency,
+    Estimate,
     MultipleOf,
     OneOf,
     Op,
@@ -203,6 +207,25 @@ _VARLEN = Capability(
 )
 
 
+#: Shares of an H200's datasheet rates, from benchmarks/results; overheads are guesses.
+_FUSED = Efficiency(compute=0.5, memory=0.5, overhead_us=100, measured_on="H200")
+_MASKED = Efficiency(compute=0.13, memory=0.3, overhead_us=100, measured_on="H200")
+_GATHERED = Efficiency(compute=0.3, memory=0.09, overhead_us=100, measured_on="H200")
+_VARLEN_COST = Efficiency(compute=0.3, memory=0.5, overhead_us=60, measured_on="H200")
+_SDPA_CALL_US = 40.0
+
+
+def _sdpa_cost(problem: Any) -> Estimate:
+    """SDPA is fast without a mask; pages are gathered first; ragged requests are a call each."""
+    if problem.kv == "paged":
+        return _GATHERED(problem)
+    masked = problem.mask != "none" or "window" in problem.features
+    estimate = (_MASKED if masked else _FUSED)(problem)
+    calls = (problem.extent.batch or 1) if problem.kv == "ragged" else 1
+    assert estimate.us is not None  # an Efficiency always has a time
+    return replace(estimate, us=estimate.us + (calls - 1) * _SDPA_CALL_US)
+
+
 def _attention() -> list[Backend]:
     return [
         _request_by_request("attention", "attnhub.backends.reference.attn:attention"),
@@ -210,16 +233,14 @@ def _attention() -> list[Backend]:
             name="torch_sdpa",
             op="attention",
             capability=_SDPA,
-            # A fused kernel where torch has one; the gather of pages is not counted. A guess.
-            cost=Efficiency(compute=0.3, memory=0.3, overhead_us=100),
+            cost=_sdpa_cost,
             load="attnhub.backends.sdpa:attention",
         ),
         Backend(
             name="torch_varlen",
             op="attention",
             capability=_VARLEN,
-            # FlashAttention-2 class; one launch a batch, where torch_sdpa has one a request.
-            cost=Efficiency(compute=0.35, memory=0.5, overhead_us=60),
+            cost=_VARLEN_COST,
             load="attnhub.backends.varlen:attention",
             torch=">=2.11",
         ),

@@ -39,6 +39,9 @@ def run(
         typer.Option(help="Also measure this backend, in the same run; may be repeated."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the result files.")] = RESULTS,
+    commit: Annotated[
+        str, typer.Option(help="What is measured, where the tree came without its git history.")
+    ] = "",
     as_json: output.Json = False,
 ) -> None:
     """Measure, print the rows and write a result file for each suite.
@@ -59,6 +62,7 @@ def run(
         device=machine.torch_name(target),
         tag=tag or ("small" if target.type == "cpu" else "h200"),
         against=tuple(against or ()),
+        commit=commit,
     )
     outcome, files = suites.Outcome(), list[Path]()
     for part in suites.run(names, settings):

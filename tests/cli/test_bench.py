@@ -329,3 +329,15 @@ def test_a_watched_registry_sees_every_choice_and_leaves_no_trace(install: Insta
         attnhub.norm.rmsnorm(torch.ones(2, 8), torch.ones(8))
     assert [(d.op, d.chosen.name) for d in decisions if d.chosen] == [("norm.rmsnorm", "reference")]
     assert discovery.default() is before
+
+
+@pytest.mark.parametrize(("found", "kept"), [("unknown", "abc123"), ("fff000", "fff000")])
+def test_the_commit_of_a_tree_without_history_can_be_said(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: str, kept: str
+) -> None:
+    monkeypatch.setattr("attnhub.testing.results._commit", lambda file: found)
+    result = cli(
+        "bench", "run", "--suite", "norm.rmsnorm", "--device", "cpu", "--out", str(tmp_path),
+        "--commit", "abc123", "--json",
+    )  # fmt: skip
+    assert {row["commit"] for row in result.json["rows"]} == {kept}

@@ -60,7 +60,7 @@ def test_calls_reach_the_problem_they_are_for(op: str, monkeypatch: pytest.Monke
         corner = case.check.args[1]
         registry().touch()  # forget plans, so that each is made anew
         planned.clear()
-        first = next(iter(case.subject.adapter.calls(corner.problem, torch.device("cpu"))))
+        first = next(iter(case.subject.adapter.calls(corner.problem, case.subject.torch_device)))
         with attnhub.use("reference", op=op):
             first.run()
         assert str(corner.problem) in map(str, planned), case.id

@@ -31,11 +31,15 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What all suites of a run share: a torch device, a workload tag, backends to compare with."""
+    """What all suites of a run share.
+
+    A torch device, a workload tag, backends to compare with, the commit of a tree without history.
+    """
 
     device: str
     tag: str
     against: tuple[str, ...] = ()
+    commit: str = ""
 
 
 def find(op: Op) -> tuple[tuple[Workload, ...], str]:
