@@ -1,0 +1,129 @@
+"""TMA, mbarriers and wgmma in the emulator: right numbers, and every planted bug found."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnhub.errors import InvalidArgument
+from attnhub.testing.emulator import (
+    EmulatedKernel,
+    EmulatorDeadlock,
+    EmulatorError,
+    Launch,
+    Misuse,
+    RaceDetected,
+    TensorMap,
+)
+from tests.emulator import make_wgmma
+
+KERNELS = Path(__file__).parent / "kernels"
+FIELDS = {"a": "TensorMap", "b": "TensorMap", "c": "TensorMap", "k": "int"}
+SMEM = 5 * 8192 + 1024
+DTYPES = {"Half": torch.float16, "Bf16": torch.bfloat16}
+
+
+@functools.cache
+def gemm(dtype: str, *, registers: bool, bug: str = "kNone") -> EmulatedKernel:
+    arguments = f"attnhub::{dtype}, {str(registers).lower()}, gemm_hopper::Bug::{bug}"
+    return EmulatedKernel(
+        "gemm_hopper.cuh",
+        kernel=f"gemm_hopper::gemm<{arguments}>",
+        params="gemm_hopper::Params",
+        fields=FIELDS,
+        include_dirs=[KERNELS],
+    )
+
+
+def run(
+    kernel: EmulatedKernel,
+    sizes: tuple[int, int, int],
+    *,
+    dtype: torch.dtype = torch.float16,
+    registers: bool = False,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """What the kernel made and the float64 product."""
+    m, n, k = sizes
+    generator = torch.Generator().manual_seed(m + n + k)
+    a = torch.randn((m, k), generator=generator).to(dtype)
+    b = torch.randn((k, n), generator=generator).to(dtype)
+    c = torch.full((m, n), torch.nan, dtype=dtype)
+    maps = {
+        "a": TensorMap(tensor=a, box=(64, 64)),
+        "b": TensorMap(tensor=b if registers else b.T.contiguous(), box=(64, 64)),
+        "c": TensorMap(tensor=c, box=(64, 64), writable=True),
+    }
+    launch = Launch(grid=(-(-m // 64), -(-n // 64)), block=256, smem=SMEM, seed=seed)
+    kernel.run(launch, **maps, k=k)
+    return c, a.double() @ b.double()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("registers", [False, True])  # and B with K or with N contiguous
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (64, 64, 64),  # one tile, one block of K
+        (72, 80, 328),  # four CTAs, boxes cut at every side, the ring turns three times
+    ],
+)
+def test_product(dtype: str, registers: bool, sizes: tuple[int, int, int]) -> None:
+    kernel = gemm(dtype, registers=registers)
+    made, expected = run(kernel, sizes, dtype=DTYPES[dtype], registers=registers)
+    # One rounding of the result to 16 bits, besides those of the float32 sum.
+    rounding = torch.finfo(DTYPES[dtype]).eps / 2
+    torch.testing.assert_close(made.double(), expected, rtol=1.01 * rounding, atol=3e-4)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_any_schedule_gives_the_same_bits(seed: int) -> None:
+    kernel = gemm("Half", registers=False)
+    assert torch.equal(run(kernel, (64, 64, 328), seed=seed)[0], run(kernel, (64, 64, 328))[0])
+
+
+@pytest.mark.parametrize(
+    ("bug", "error", "text"),
+    [
+        ("kWrongPhase", RaceDetected, "reads shared byte .* while a copy by tma_load"),
+        ("kOverArrive", Misuse, "once too often: all 1 arrivals of phase 0 have come, 16384 bytes"),
+        ("kTooFewBytes", EmulatorDeadlock, "no thread can go on"),
+        ("kTooManyBytes", EmulatorDeadlock, "no thread can go on"),
+        ("kNoWgmmaWait", RaceDetected, "overwrites shared byte .* wgmma of warpgroup 1 read"),
+        ("kNoProxyFence", RaceDetected, "no fence_proxy_async between"),
+        ("kNoStoreWait", Misuse, "ends without bulk_wait"),
+        ("kNoEmptyWait", EmulatorError, "at gemm_hopper.cuh:"),
+        ("kForgetsInit", Misuse, "where none was initialised"),
+    ],
+)
+def test_finds(bug: str, error: type[EmulatorError], text: str) -> None:
+    with pytest.raises(error, match=text) as caught:
+        run(gemm("Half", registers=False, bug=bug), (64, 64, 328))
+    assert "at gemm_hopper.cuh:" in str(caught.value)
+    if error is EmulatorDeadlock:
+        assert "waits on mbarrier at shared offset" in caught.value.dump
+        assert "bytes" in caught.value.dump
+
+
+def test_the_products_are_as_generated() -> None:
+    assert make_wgmma.OUTPUT.read_text(encoding="utf-8") == make_wgmma.text()
+
+
+@pytest.mark.parametrize(
+    ("shape", "box", "swizzle"),
+    [
+        ((8, 64), (8,), 128),  # too few extents
+        ((8, 512), (8, 512), 0),  # more than 256
+        ((8, 64), (8, 64), 16),  # no such swizzle
+        ((8, 64), (8, 64), 64),  # rows wider than the swizzle
+        ((8, 64), (8, 4), 32),  # rows of 8 bytes
+        ((8, 12), (8, 8), 32),  # a stride that is not a multiple of 16 bytes
+    ],
+)
+def test_refuses_map(shape: tuple[int, ...], box: tuple[int, ...], swizzle: int) -> None:
+    with pytest.raises(InvalidArgument):
+        TensorMap(tensor=torch.zeros(shape, dtype=torch.float16), box=box, swizzle=swizzle)
