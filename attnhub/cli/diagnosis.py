@@ -10,7 +10,9 @@ from importlib import metadata
 from typing import Any
 
 import attnhub
+from attnhub import jit
 from attnhub.cli import listing
+from attnhub.cli.kernels import the_cache
 from attnhub.cli.shadowing import shadowed
 from attnhub.core import device as devices
 from attnhub.core import discovery, dispatch, env, options, profile
@@ -38,6 +40,8 @@ def diagnose() -> dict[str, Any]:
         "plugins": _plugins(registry, problems),
         "overrides": _overrides(problems),
         "environment": variables,
+        "compilers": _compilers(),
+        "cache": str(the_cache().home),
     }
     problems += _backend_faults(registry, present.values())
     problems += [("shadowed package", fault) for fault in shadowed(discovery.GROUP)]
@@ -84,6 +88,21 @@ def _versions() -> dict[str, str]:
     except Exception as error:  # noqa: BLE001 - a torch that does not import may be what the user came for
         versions["cuda (torch's build)"] = f"torch does not import: {error}"
     return versions
+
+
+def _compilers() -> list[dict[str, str]]:
+    """Each compiler of CUDA kernels: where it was found, or why it cannot be used."""
+    return [
+        {
+            "name": found.name,
+            "version": found.version,
+            "path": found.path,
+            "headers": found.headers,
+            "how": found.how,
+            "why": found.why,
+        }
+        for found in jit.discover()
+    ]
 
 
 def _devices(problems: Problems) -> dict[str, Device]:

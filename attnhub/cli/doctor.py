@@ -28,6 +28,9 @@ def _show(found: dict[str, Any]) -> None:
         grid.show()
         output.line()
     listing.show_plugins(found["plugins"])
+    output.line()
+    _compilers(found["compilers"]).show()
+    output.line(f"  kernels are kept in {found['cache']}")
     for grid in (_overrides(found["overrides"]), _environment(found["environment"])):
         output.line()
         grid.show()
@@ -52,6 +55,15 @@ def _devices(devices: list[dict[str, Any]]) -> output.Grid:
     grid = output.Grid(title="devices", header=("device", "arch", "SMs", "name"))
     for d in devices:
         grid.add(d["device"], d["arch"], str(d["num_sms"] or "-"), d["name"])
+    return grid
+
+
+def _compilers(compilers: list[dict[str, str]]) -> output.Grid:
+    title = "compilers of CUDA kernels, the first usable one is taken"
+    grid = output.Grid(title=title, header=("compiler", "version", "where"))
+    for c in compilers:
+        where = f"{c['path']} ({c['how']})" if c["path"] else c["why"]
+        grid.add(c["name"], c["version"] or "-", where)
     return grid
 
 

@@ -12,6 +12,7 @@ from attnhub.errors import UnknownName
 VARIABLES: dict[str, str] = {
     "ATTNHUB_BACKEND": "comma-separated overrides, `[op=]name`; prefix `prefer:` or `deny:`",
     "ATTNHUB_PLUGINS": "comma-separated plugins to load; with a leading `-`, plugins to skip",
+    "ATTNHUB_CACHE_DIR": "folder of compiled kernels, instead of the user's cache folder",
     "ATTNHUB_PROFILE": "path of a measured profile (JSON) that ranking prefers to cost models",
 }
 
@@ -21,6 +22,7 @@ class Environment:
     """The values found, empty where unset."""
 
     backend: str
+    cache_dir: str
     plugins: str
     profile: str
 
