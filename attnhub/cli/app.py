@@ -12,6 +12,7 @@ from attnhub.cli import output
 from attnhub.cli.bench import bench
 from attnhub.cli.doctor import doctor
 from attnhub.cli.explain import explain
+from attnhub.cli.fields import fields
 from attnhub.cli.kernels import cache
 from attnhub.cli.listing import list_backends
 from attnhub.errors import AttnHubError, PerformanceWarning, PluginWarning
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command("list")(list_backends)
 app.command()(explain)
 app.command()(doctor)
+app.command()(fields)
 app.add_typer(bench)
 app.add_typer(cache)
 
