@@ -8,6 +8,7 @@
     │   ├── BackendUnsupported            a required backend cannot serve this problem
     │   └── NoBackend                     no registered backend can
     ├── PluginError (RuntimeError)        a plugin could not be loaded or broke its contract
+    ├── IndexOutOfRange (IndexError)      a mod reads a tensor parameter outside its shape
     └── NotPlanned (RuntimeError)         run() before plan()
 
     PerformanceWarning (UserWarning)      a much slower choice than a blocked faster one
@@ -39,13 +40,20 @@ class TraceError(AttnHubError, TypeError):
 
 
 class UnknownName(AttnHubError, LookupError):
-    """A name nobody registered; the message lists the nearest known ones."""
+    """A name nobody registered; the message lists the nearest known ones.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    ``what`` replaces that list where it is known what the name stands for.
+    """
+
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], hint: str = "", *, what: str = ""
+    ) -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
         near = difflib.get_close_matches(name, self.known, n=3, cutoff=0.5)
         text = f"unknown {kind} {name!r}"
-        if near:
+        if what:
+            text = f"{kind} {name!r} is {what}"
+        elif near:
             text += f"; did you mean {' or '.join(map(repr, near))}?"
         else:
             text += f"; known: {', '.join(self.known) or 'none'}"
@@ -74,6 +82,10 @@ class PluginError(AttnHubError, RuntimeError):
     def __init__(self, plugin: str, message: str) -> None:
         super().__init__(f"plugin {plugin!r}: {message}")
         self.plugin = plugin
+
+
+class IndexOutOfRange(AttnHubError, IndexError):
+    """A mod reads a tensor parameter outside its shape, for a pair that is visible."""
 
 
 class NotPlanned(AttnHubError, RuntimeError):

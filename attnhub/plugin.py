@@ -33,14 +33,13 @@ from attnhub.core.backend import (
     Planner,
 )
 from attnhub.core.calls import Call, Calls
-from attnhub.core.capability import (
+from attnhub.core.capability import Capability, Rule
+from attnhub.core.constraints import (
     AnyValue,
-    Capability,
     Constraint,
     MultipleOf,
     OneOf,
     Range,
-    Rule,
     SameAs,
     Subset,
 )

@@ -57,18 +57,24 @@ gelu_tanh_and_mul = _cases(api.gelu_tanh_and_mul)
 
 
 def _calls(function: Callable[..., Tensor]) -> Callable[..., Run]:
-    """Rows of any form; gates so large that float16 holds no square of theirs, and zeros."""
+    """Rows of any form, or of those that can lie apart where they should.
+
+    Gates so large that float16 holds no square of theirs, and zeros.
+    """
 
     def build(problem: GatedProblem, device: torch.device, generator: torch.Generator) -> Run:
         def rows(*outer: int) -> tuple[Tensor, Tensor]:
-            drawn = torch.randn(*outer, 2 * problem.hidden, generator=generator)
-            drawn[..., :1, : problem.hidden] *= 100
-            drawn[..., 1:2, : problem.hidden] = 0
+            drawn = torch.randn(math.prod(outer), 2 * problem.hidden, generator=generator)
+            drawn[:1, : problem.hidden] *= 100
+            drawn[1:2, : problem.hidden] = 0
+            drawn = drawn.view(*outer, 2 * problem.hidden)
             x = drawn.to(device, getattr(torch, problem.dtype))
             out = x.new_full((*outer, problem.hidden), math.nan)
             return (x, out) if problem.contiguous else (spaced(x), spaced(out))
 
-        inputs = {"rows": rows(5), "batches of rows": rows(2, 3), "no rows": rows(0)}
+        inputs = {"rows": rows(5), "batches of rows": rows(2, 3)}
+        if problem.contiguous:
+            inputs |= {"one row": rows(), "no rows": rows(0)}
         return lambda: {name: function(x, out=out) for name, (x, out) in inputs.items()}
 
     return build

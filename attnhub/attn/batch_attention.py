@@ -232,6 +232,7 @@ class BatchAttention(PlannedBatch):
         if torch.compiler.is_compiling():
             k, v = inputs.split_cache(kv, self._kv)
             check.no_grad(q, k, v)  # the op itself sees tensors without their history
+            check.no_grad(out, name="out")
             _run_op(q, k, v, out, lse, *inputs.flatten(scales, params), self._handle)
         else:
             self._execute(q, kv, out, lse, scales, params)
@@ -255,10 +256,12 @@ class BatchAttention(PlannedBatch):
             out.shape, out.stride(), out.dtype, out.device, lse is None,
             # K and V of one cache have equal facts.
             None if kv.__class__ is Tensor else (v.shape, v.stride(), v.dtype, v.device),
-            torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+            torch.is_grad_enabled()
+            and (q.requires_grad or k.requires_grad or v.requires_grad or out.requires_grad),
         )  # fmt: skip
         if facts not in self._seen:
             self._check(q, k, v, out, lse)
+            self._check_cache(kv, k, v)
             self._seen.add(facts)
         if scales is not NO_SCALES:
             inputs.scales(scales, *self._heads, q.device)
@@ -272,7 +275,7 @@ class BatchAttention(PlannedBatch):
     def _check(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> None:
         assert self._device is not None
         assert self._batch is not None
-        (hq, hkv), (dqk, dvo) = self._heads, self._dims
+        hq, (dqk, dvo) = self._heads[0], self._dims
         check.shape(q, "q", ("tokens", hq, dqk))
         self._check_rows(q, "q")
         q_dtype, kv_dtype, out_dtype = self._dtypes
@@ -288,10 +291,16 @@ class BatchAttention(PlannedBatch):
             check.device(x, name, self._device, "this attention")
             check.last_contiguous(x, name)
         check.no_grad(q, k, v)
+        check.no_grad(out, name="out")
         if lse is not None and self._variant.softmax is False:
             check.fail("return_lse with softmax=False: there is no denominator to take a log of")
-        self._check_kv(k, "k", hkv, dqk)
-        self._check_kv(v, "v", hkv, dvo)
+
+    def _check_cache(self, kv: Tensor | tuple[Tensor, Tensor], k: Tensor, v: Tensor) -> None:
+        heads, (dqk, dvo) = self._heads[1], self._dims
+        if isinstance(self._kv, Paged) and isinstance(kv, Tensor):
+            inputs.cache(kv, "kv", self._kv, (heads, dqk), whole=True)
+        self._check_kv(k, "k", heads, dqk)
+        self._check_kv(v, "v", heads, dvo)
         if k.shape[:-1] != v.shape[:-1]:
             check.fail(f"k has shape {list(k.shape)} and v {list(v.shape)}; they must match")
 
@@ -300,12 +309,7 @@ class BatchAttention(PlannedBatch):
         assert batch is not None
         rows: int | str = "kv_tokens"
         if isinstance(self._kv, Paged):
-            inner = (
-                (self._kv.page_size, heads)
-                if self._kv.layout == "NHD"
-                else (heads, self._kv.page_size)
-            )
-            check.shape(x, name, ("pages", *inner, dim))
+            inputs.cache(x, name, self._kv, (heads, dim), whole=False)
             self._check_page_ids(x, name)
             return
         shape = (rows, heads, dim) if self._kv.layout == "NHD" else (heads, rows, dim)

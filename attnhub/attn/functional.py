@@ -242,7 +242,8 @@ def _check_once(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | Non
         q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device,
         v.shape, v.stride(), v.dtype, v.device, out.shape, out.stride(), out.dtype, out.device,
         None if mask is None else (mask.shape, mask.stride(), mask.dtype, mask.device),
-        torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+        torch.is_grad_enabled()
+        and (q.requires_grad or k.requires_grad or v.requires_grad or out.requires_grad),
     )  # fmt: skip
     if facts not in _seen:
         _check(q, k, v, out, mask)
@@ -281,6 +282,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) ->
         check.device(x, name, q.device, "q")
         check.last_contiguous(x, name)
     check.no_grad(q, k, v)
+    check.no_grad(out, name="out")
     if mask is not None:
         check.dtype(mask, "mask", (torch.bool,))
         check.device(mask, "mask", q.device, "q")

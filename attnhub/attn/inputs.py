@@ -39,6 +39,7 @@ def scale(value: Tensor | float, name: str, heads: int | None = None) -> None:
         if value.numel() != 1 and tuple(value.shape) != (heads,):
             accepted = "one element" if heads is None else f"one element or [{heads}]"
             check.fail(f"{name} has shape {list(value.shape)}, needs {accepted}")
+        check.no_grad(value, name=name)
     elif not isinstance(value, (int, float)):
         check.fail(f"{name} is a {type(value).__name__}, needs a number or a float32 tensor")
 
@@ -97,6 +98,7 @@ def _param(value: Tensor | float, spec: ParamSpec, device: torch.device) -> None
     if value.dim() != spec.ndim:
         check.fail(f"{name} has {value.dim()} dimensions, needs {spec.ndim}")
     check.device(value, name, device, "this attention")
+    check.no_grad(value, name=name)
 
 
 def flatten(
@@ -115,6 +117,8 @@ def flatten(
         if not isinstance(values[name], (int, float)):
             kind = type(values[name]).__name__
             check.fail(f"params[{name!r}] is a {kind}, needs a number or a tensor")
+    for name in tensors:  # the op itself sees tensors without their history
+        check.no_grad(values[name], name=f"params[{name!r}]")  # type: ignore[arg-type]
     return (
         *split_scales(q=given.q, k=given.k, v=given.v),
         [*tensors, *numbers],
@@ -147,6 +151,8 @@ def split_scales(**scales: Tensor | float) -> tuple[list[Tensor | None], list[fl
             check.fail(
                 f"scales.{name} is a {type(value).__name__}, needs a number or a float32 tensor"
             )
+        if isinstance(value, Tensor):
+            check.no_grad(value, name=f"scales.{name}")
     return (
         [s if isinstance(s, Tensor) else None for s in scales.values()],
         [1.0 if isinstance(s, Tensor) else float(s) for s in scales.values()],
@@ -169,6 +175,29 @@ def group(num_qo_heads: int, num_kv_heads: int) -> None:
         raise InvalidArgument(
             f"num_qo_heads={num_qo_heads} is no multiple of num_kv_heads={num_kv_heads}"
         )
+
+
+def cache(x: Tensor, name: str, layout: Paged, inner: tuple[int, int], *, whole: bool) -> None:
+    """Require the shape of a paged cache, whole or K or V alone.
+
+    Args:
+        x: the tensor as the caller gave it.
+        name: what the caller calls it.
+        layout: of the constructor.
+        inner: KV heads and head dim.
+        whole: whether it holds K and V in its dimension 1.
+    """
+    heads, dim = inner
+    orders = {"NHD": (layout.page_size, heads), "HND": (heads, layout.page_size)}
+    lead: tuple[int | str, ...] = ("pages", 2) if whole else ("pages",)
+    if tuple(x.shape[1:]) == (*lead[1:], *orders[layout.layout], dim):
+        return
+    needed = check.shape_text((*lead, *orders[layout.layout], dim))
+    text = f"{name} has shape {list(x.shape)}, needs {needed} for {layout} and {heads} KV heads"
+    other = "HND" if layout.layout == "NHD" else "NHD"
+    if tuple(x.shape[1:]) == (*lead[1:], *orders[other], dim):
+        text += f'; this is the {other} order: construct with Paged({layout.page_size}, "{other}")'
+    check.fail(text)
 
 
 def split_cache(kv: Tensor | tuple[Tensor, Tensor], layout: KVLayout) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from attnhub.attn.kv import BlockSparse, DTypes, KVLayout, Paged, Ragged, VariableBlocks, dims
+from attnhub.core.near import did_you_mean
 from attnhub.core.problem import Extent, Problem, Work, fact
 from attnhub.errors import InvalidArgument
 from attnhub.variant import Variant
@@ -74,6 +76,14 @@ class AttentionProblem(Problem):
 
     op = "attention"
     sizes = ("batch", "qo_len", "kv_len", "tokens", "kv_tokens")
+    shorthands = MappingProxyType(
+        {
+            "head_dim": "head_dim_qk, head_dim_vo",
+            "dtype": "q_dtype, kv_dtype, out_dtype",
+            "kv": "kv, layout, page_size, block",
+            "variant": "features",
+        }
+    )
 
     #: "dense" (one-shot), "ragged", "paged", "block_sparse" or "variable_blocks"
     kv: str = fact(
@@ -213,5 +223,6 @@ def dtype_names(dtype: Any) -> tuple[str, str, str]:
         if value not in accepted:
             raise InvalidArgument(
                 f"{name} dtype {value!r} is not supported; use one of {', '.join(accepted)}"
+                f"{did_you_mean(value, accepted)}"
             )
     return q, kv, out

@@ -19,7 +19,10 @@ _ROTATED = "q_out: Out[tokens, qo_heads, dim], k_out: Out[tokens, kv_heads, dim]
 _QKP = (
     "q: Tensor[tokens, qo_heads, dim], k: Tensor[tokens, kv_heads, dim], positions: Tensor[tokens]"
 )
-_IN_PLACE = "q_out and k_out may be q and k themselves"
+_SAME = "the same memory with the same strides"
+_IN_PLACE = f"q_out and k_out may be q and k themselves, {_SAME}"
+_OUT_IS_X = f"out may be x itself, {_SAME}"
+_OUT_IS_PROBS = f"out may be probs itself, {_SAME}"
 _GATED = Contract(run="x: Tensor[..., 2 * hidden], out: Out[..., hidden]", note="gate, then up")
 
 DENSE = Contract(
@@ -61,7 +64,12 @@ CONTRACTS: dict[str, tuple[Contract, ...]] = {
     "activation.silu_and_mul": (_GATED,),
     "activation.gelu_and_mul": (_GATED,),
     "activation.gelu_tanh_and_mul": (_GATED,),
-    "cascade.merge_state": (Contract(run=_MERGE),),
+    "cascade.merge_state": (
+        Contract(
+            run=_MERGE,
+            note=f"out and lse may be o_a and lse_a, or o_b and lse_b, themselves, {_SAME}",
+        ),
+    ),
     "cascade.merge_state_in_place": (
         Contract(
             run=(
@@ -94,7 +102,8 @@ CONTRACTS: dict[str, tuple[Contract, ...]] = {
             run=(
                 "x: Tensor[..., hidden], weight: Tensor[hidden], out: Out[..., hidden], "
                 "eps: float, weight_bias: float"
-            )
+            ),
+            note=_OUT_IS_X,
         ),
     ),
     "norm.fused_add_rmsnorm": (
@@ -111,7 +120,8 @@ CONTRACTS: dict[str, tuple[Contract, ...]] = {
             run=(
                 "x: Tensor[..., hidden], weight: Tensor[hidden], bias: Tensor[hidden] | None, "
                 "out: Out[..., hidden], eps: float"
-            )
+            ),
+            note=_OUT_IS_X,
         ),
     ),
     "sampling.sample": (
@@ -136,22 +146,26 @@ CONTRACTS: dict[str, tuple[Contract, ...]] = {
             run=(
                 "logits: Tensor[batch, vocab], temperature: Tensor[batch] | float | None, "
                 "out: Out[batch, vocab]"
-            )
+            ),
+            note=f"float32 logits: out may be logits itself, {_SAME}",
         ),
     ),
     "sampling.top_k_renorm": (
         Contract(
-            run="probs: Tensor[batch, vocab], top_k: Tensor[batch] | int, out: Out[batch, vocab]"
+            run="probs: Tensor[batch, vocab], top_k: Tensor[batch] | int, out: Out[batch, vocab]",
+            note=_OUT_IS_PROBS,
         ),
     ),
     "sampling.top_p_renorm": (
         Contract(
-            run="probs: Tensor[batch, vocab], top_p: Tensor[batch] | float, out: Out[batch, vocab]"
+            run="probs: Tensor[batch, vocab], top_p: Tensor[batch] | float, out: Out[batch, vocab]",
+            note=_OUT_IS_PROBS,
         ),
     ),
     "sampling.top_k_mask_logits": (
         Contract(
-            run="logits: Tensor[batch, vocab], top_k: Tensor[batch] | int, out: Out[batch, vocab]"
+            run="logits: Tensor[batch, vocab], top_k: Tensor[batch] | int, out: Out[batch, vocab]",
+            note=f"out may be logits itself, {_SAME}",
         ),
     ),
     "sampling.top_k": (

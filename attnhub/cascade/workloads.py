@@ -141,14 +141,15 @@ def _state(o: Tensor, lse: Tensor) -> dict[str, Tensor]:
 def _merge_state_calls(
     problem: MergeStateProblem, device: torch.device, generator: torch.Generator
 ) -> Iterator[Call]:
-    """Into new memory, and into each of the two states."""
+    """Into new memory, and into that of each of the two states, by other tensors."""
     a, b = _two(problem, _TOKENS, device, generator)
     none = _two(problem, 0, device, generator)
 
     def into(which: int) -> Run:
         def run() -> dict[str, Tensor]:
             states = [_as_asked(problem, *a), _as_asked(problem, *b), _nowhere(problem, a)]
-            return _state(*api.merge_state(*states[0], *states[1], out=states[which]))
+            o, lse = states[which]
+            return _state(*api.merge_state(*states[0], *states[1], out=(o[:], lse[:])))
 
         return run
 

@@ -43,7 +43,7 @@ def list_backends(
 
 def runs_on(backend: Backend) -> list[str]:
     """Kinds of devices with the architectures accepted: ``["cpu", "cuda sm >= 80"]``."""
-    from attnhub.core.capability import AnyValue
+    from attnhub.core.constraints import AnyValue
 
     found = [
         device if device != "cuda" or sheet.sm == AnyValue() else f"cuda sm {sheet.sm}"

@@ -18,143 +18,14 @@ import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-from attnhub.core.problem import Problem, fact_fields, show
+from attnhub.core.constraints import AnyValue, Constraint, OneOf, SameAs, Subset
+from attnhub.core.near import did_you_mean
+from attnhub.core.problem import Problem, fact_fields, fact_texts, show
 from attnhub.core.reason import Code, Reason
 
-
-class Constraint(Protocol):
-    """A set of accepted values for one field."""
-
-    def accepts(self, value: Any) -> bool:
-        """Whether ``value`` is in the set."""
-        ...
-
-    def nearest(self, value: Any) -> Any:
-        """The member closest to ``value``, for a hint."""
-        ...
-
-    def __str__(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class OneOf:
-    """Exactly these values."""
-
-    values: tuple[Any, ...]
-
-    def __init__(self, *values: Any) -> None:
-        object.__setattr__(self, "values", values)
-
-    def accepts(self, value: Any) -> bool:
-        return value in self.values
-
-    def nearest(self, value: Any) -> Any:
-        numbers = [v for v in self.values if isinstance(v, int) and not isinstance(v, bool)]
-        if numbers and isinstance(value, int):
-            larger = [v for v in numbers if v >= value]
-            return min(larger) if larger else max(numbers)
-        return self.values[0]
-
-    def __str__(self) -> str:
-        return " or ".join(map(show, self.values))
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Numbers from ``low`` to ``high``, both included; None is open."""
-
-    low: float | None = None
-    high: float | None = None
-
-    def accepts(self, value: Any) -> bool:
-        if value is None or isinstance(value, str):
-            return False
-        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
-
-    def nearest(self, value: Any) -> Any:
-        if self.low is not None and (value is None or value < self.low):
-            return self.low
-        return self.high
-
-    def __str__(self) -> str:
-        if self.low is None:
-            return f"<= {self.high}"
-        return f">= {self.low}" if self.high is None else f"{self.low} to {self.high}"
-
-
-@dataclass(frozen=True, slots=True)
-class MultipleOf:
-    """Positive multiples of ``step``, at most ``high``."""
-
-    step: int
-    high: int | None = None
-
-    def accepts(self, value: Any) -> bool:
-        if not isinstance(value, int) or value <= 0 or value % self.step:
-            return False
-        return self.high is None or value <= self.high
-
-    def nearest(self, value: Any) -> Any:
-        up = -(-max(value or 1, 1) // self.step) * self.step
-        return up if self.high is None or up <= self.high else self.high
-
-    def __str__(self) -> str:
-        return f"a multiple of {self.step}" + (f" up to {self.high}" if self.high else "")
-
-
-@dataclass(frozen=True, slots=True)
-class AnyValue:
-    """Every value."""
-
-    def accepts(self, value: Any) -> bool:
-        return True
-
-    def nearest(self, value: Any) -> Any:
-        return value
-
-    def __str__(self) -> str:
-        return "anything"
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Subset:
-    """Sets of features none of which lies outside ``members``."""
-
-    members: frozenset[str]
-
-    def __init__(self, *members: str) -> None:
-        object.__setattr__(self, "members", frozenset(members))
-
-    def accepts(self, value: Any) -> bool:
-        return value <= self.members
-
-    def nearest(self, value: Any) -> Any:
-        return value & self.members
-
-    def __str__(self) -> str:
-        return "only " + (", ".join(sorted(self.members)) or "none")
-
-
-@dataclass(frozen=True, slots=True)
-class SameAs:
-    """The value that another field of the problem has."""
-
-    field: str
-
-    def bind(self, problem: Problem) -> OneOf:
-        """The constraint for one problem."""
-        return OneOf(getattr(problem, self.field))
-
-    def accepts(self, value: Any) -> bool:
-        return True  # nothing can be said of a value alone
-
-    def nearest(self, value: Any) -> Any:
-        return value
-
-    def __str__(self) -> str:
-        return f"the same as {self.field}"
+_ANY = AnyValue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,14 +37,24 @@ class Rule:
     why: str
 
     def unmet(self, problem: Problem) -> Iterable[tuple[str, Constraint]]:
-        for name, constraint in self.when.items():
-            if not _bound(constraint, problem).accepts(getattr(problem, name)):
-                return ()
+        if not _concerns(self, problem):
+            return ()
         then = [(n, _bound(c, problem)) for n, c in self.then.items()]
         return [(n, c) for n, c in then if not c.accepts(getattr(problem, n))]
 
 
-_Rows = tuple[Callable[[Problem], tuple[Any, ...]], list[tuple[str, "Constraint | None", Any]]]
+class _Need(NamedTuple):
+    """An unmet need; no constraint is the field's default, no rule is the sheet itself."""
+
+    name: str
+    constraint: Constraint | None
+    rule: Rule | None = None
+
+
+#: How to read the fields to look at; what to hold them against; fields that depend on others.
+_Rows = tuple[
+    Callable[[Problem], tuple[Any, ...]], list[tuple[str, "Constraint | None", Any]], set[str]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +68,7 @@ class Capability:
     accepts: Mapping[str, Constraint] = field(default_factory=dict)
     complete: bool = False
     devices: tuple[str, ...] = ("cpu", "cuda")
-    sm: Constraint = AnyValue()
+    sm: Constraint = _ANY
     rules: tuple[Rule, ...] = ()
     _cache: dict[type[Problem], _Rows] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -196,23 +77,68 @@ class Capability:
     def reasons(self, problem: Problem) -> tuple[Reason, ...]:
         """Every unmet need; empty when the problem fits."""
         found = self._device_reasons(problem)
-        values, rows = self._rows(type(problem))
+        if not (needs := self._unmet(problem)):
+            return tuple(found)
+        fields = fact_fields(type(problem))
+        # On another device nothing fits, whatever changes, and most fields depend on no other: what
+        # is near each need is enough.
+        tied = self._cache[type(problem)][2]
+        alone = found or tied.isdisjoint([need.name for need in needs])
+        remedy = _nearest(problem, needs, fields) if alone else self._remedy(problem, needs)
+        for need in needs:
+            found += _reasons(need, getattr(problem, need.name), fields[need.name].default, remedy)
+        return tuple(found)
+
+    def _unmet(self, problem: Problem) -> list[_Need]:
+        found = []
+        values, rows, _ = self._rows(type(problem))
         for value, (name, constraint, default) in zip(values(problem)[2:], rows, strict=True):
             if value is default:  # also where the field does not apply: both are None
                 if constraint is None or default is None:
                     continue
             elif constraint is None:
                 if value != default:
-                    found.append(_unsupported(name, value, default))
+                    found.append(_Need(name, None))
                 continue
             if isinstance(constraint, SameAs):  # the one that depends on the rest of the problem
                 constraint = constraint.bind(problem)  # noqa: PLW2901
             if not constraint.accepts(value):
-                found.extend(_outside(name, value, constraint))
+                found.append(_Need(name, constraint))
         for rule in self.rules:
             for name, constraint in rule.unmet(problem):
-                found.append(_by_rule(rule, name, getattr(problem, name), constraint))
-        return tuple(found)
+                found.append(_Need(name, constraint, rule))
+        return found
+
+    def _remedy(self, problem: Problem, needs: list[_Need]) -> Mapping[str, Any]:
+        """Values of the fields in need with which all of the sheet fits; empty if none is found."""
+        fields, changed = fact_fields(type(problem)), dict[str, Any]()
+        at: Any = _Changed(problem, changed)
+        for name in dict.fromkeys(need.name for need in needs):
+            field = fields[name]
+            if field.metadata["structural"]:  # of another kind, nothing applies that has None
+                changed |= {n: None for n, f in fields.items() if f.default is None}
+            wanted = [_bound(self.accepts[name], at)] if name in self.accepts else []
+            rules = (r for r in self.rules if name in r.then and _concerns(r, at))
+            wanted += [_bound(rule.then[name], at) for rule in rules]
+            if not wanted:
+                if not self.complete:  # else it was a rule's need, which is gone by now
+                    changed[name] = field.default
+                continue
+            value = getattr(problem, name)
+            near = [_closest(c, value) for c in wanted]
+            nearer = [_closest(c, x) for c in wanted for x in near if len(wanted) > 1]
+            for x in (*near, *nearer, *field.metadata["domain"]):
+                if all(c.accepts(x) for c in wanted):
+                    changed[name] = x
+                    break
+            else:
+                return {}
+        for name, constraint in self.accepts.items():
+            if isinstance(constraint, SameAs) and getattr(at, name) != getattr(
+                at, constraint.field
+            ):
+                return {}
+        return {} if any(rule.unmet(at) for rule in self.rules) else changed
 
     def _rows(self, cls: type[Problem]) -> _Rows:
         """The fields to look at and what to hold them against, put together once per class."""
@@ -222,7 +148,9 @@ class Capability:
             rows = [(n, self.accepts.get(n), fields[n].default) for n in names]
             # Two names more than needed, so that it gives a tuple whatever there is.
             values = operator.attrgetter("op", "op", *names)
-            self._cache[cls] = (values, rows)
+            tied = {n for rule in self.rules for n in (*rule.when, *rule.then)}
+            tied |= {n for name, c in _same(self) for n in (name, c.field)}
+            self._cache[cls] = (values, rows, tied)
         return self._cache[cls]
 
     def _device_reasons(self, problem: Problem) -> list[Reason]:
@@ -247,7 +175,8 @@ class Capability:
         pairs += [pair for r in self.rules for pair in (*r.when.items(), *r.then.items())]
         named = {n for n, _ in pairs} | {c.field for _, c in pairs if isinstance(c, SameAs)}
         faults = [f"no field {n!r} in {cls.__name__}" for n in sorted(named - set(fields))]
-        faults += [f for n, c in pairs if n in fields and (f := _misfit(n, c, fields[n]))]
+        known = [(n, c, fields[n]) for n, c in pairs if n in fields]
+        faults += [f for each in known if (f := _misfit(*each) or _unheard_of(*each))]
         if self.complete:
             return faults
         required = [n for n, f in fields.items() if f.default is dataclasses.MISSING]
@@ -269,43 +198,84 @@ def _misfit(name: str, constraint: Constraint, field: dataclasses.Field[Any]) ->
     return ""
 
 
+def _same(sheet: Capability) -> list[tuple[str, SameAs]]:
+    """The fields that must have the value of another, with or without a rule."""
+    pairs = [*sheet.accepts.items()]
+    pairs += [pair for r in sheet.rules for pair in (*r.when.items(), *r.then.items())]
+    return [(n, c) for n, c in pairs if isinstance(c, SameAs)]
+
+
+def _closest(constraint: Constraint, value: Any) -> Any:
+    return value if constraint.accepts(value) else constraint.nearest(value)
+
+
+class _Changed:
+    """A problem some fields of which have other values: far cheaper than a copy of it."""
+
+    def __init__(self, problem: Problem, changed: Mapping[str, Any]) -> None:
+        self._problem, self._changed = problem, changed
+
+    def __getattr__(self, name: str) -> Any:
+        return self._changed[name] if name in self._changed else getattr(self._problem, name)
+
+
+def _nearest(
+    problem: Problem, needs: Iterable[_Need], fields: Mapping[str, dataclasses.Field[Any]]
+) -> Mapping[str, Any]:
+    """For each need alone the value that meets it."""
+    return {
+        name: fields[name].default if c is None else c.nearest(getattr(problem, name))
+        for name, c, _ in needs
+    }
+
+
+def _concerns(rule: Rule, problem: Problem) -> bool:
+    """Whether a rule has anything to ask."""
+    for name, constraint in rule.when.items():  # a loop, since every cold decision comes by here
+        if not _bound(constraint, problem).accepts(getattr(problem, name)):
+            return False
+    return True
+
+
 def _bound(constraint: Constraint, problem: Problem) -> Constraint:
     return constraint.bind(problem) if isinstance(constraint, SameAs) else constraint
 
 
-def _unsupported(name: str, value: Any, default: Any) -> Reason:
-    without = "none" if default in (None, False) else show(default)
+def _unheard_of(name: str, constraint: Constraint, field: dataclasses.Field[Any]) -> str:
+    """Which text a constraint names that no problem's field ever has, or ``""``."""
+    texts = fact_texts(field)
+    named: Iterable[Any] = constraint.values if isinstance(constraint, OneOf) else ()
+    named = constraint.members if isinstance(constraint, Subset) else named
+    wrong = sorted(x for x in named if isinstance(x, str) and x not in texts) if texts else []
+    return f"{name} has no value {wrong[0]!r}{did_you_mean(wrong[0], texts)}" if wrong else ""
+
+
+def _reasons(need: _Need, value: Any, default: Any, remedy: Mapping[str, Any]) -> Iterable[Reason]:
+    """The reasons that tell of a need; one a feature, so that each is seen by name."""
+    name, constraint, rule = need
+    if constraint is None:
+        yield _unsupported(name, value, default, can_help=name in remedy)
+    elif rule is None and isinstance(constraint, Subset):
+        for feature in sorted(value - constraint.members):
+            yield _unsupported(feature, "used", None, can_help=name in remedy)
+    else:
+        yield Reason(
+            code=Code.FIELD if rule is None else Code.RULE,
+            field=name,
+            actual=show(value),
+            accepted=str(constraint) if rule is None else f"{constraint}: {rule.why}",
+            hint=f"fits if {name} is {show(remedy[name])}" if name in remedy else "",
+        )
+
+
+def _unsupported(name: str, value: Any, default: Any, *, can_help: bool) -> Reason:
+    absent = default is None or default is False or default in ("none", frozenset())
+    without = "none" if absent else show(default)
+    hint = f"fits without {name}" if absent else f"fits if {name} is {without}"
     return Reason(
         code=Code.FIELD,
         field=name,
         actual=show(value),
         accepted=f"{without} (not supported here)",
-        hint=f"fits without {name}",
-    )
-
-
-def _outside(name: str, value: Any, constraint: Constraint) -> list[Reason]:
-    if isinstance(constraint, Subset):
-        # One reason a feature, so that a reader and a program see each by name.
-        return [_unsupported(f, "used", None) for f in sorted(value - constraint.members)]
-    nearest = constraint.nearest(value)
-    return [
-        Reason(
-            code=Code.FIELD,
-            field=name,
-            actual=show(value),
-            accepted=str(constraint),
-            hint=f"fits if {name} is {show(nearest)}",
-        )
-    ]
-
-
-def _by_rule(rule: Rule, name: str, value: Any, constraint: Constraint) -> Reason:
-    nearest = constraint.nearest(value)
-    return Reason(
-        code=Code.RULE,
-        field=name,
-        actual=show(value),
-        accepted=f"{constraint}: {rule.why}",
-        hint=f"fits if {name} is {show(nearest)}",
+        hint=hint if can_help else "",
     )

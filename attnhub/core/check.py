@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import torch
 
+from attnhub.core.near import did_you_mean
 from attnhub.errors import InvalidArgument
 
 #: torch dtype <-> the name used in problems, reports and files.
@@ -41,7 +42,8 @@ def dtype_of(value: torch.dtype | str, name: str = "dtype") -> torch.dtype:
     """A torch dtype from itself or from its name."""
     if isinstance(value, str):
         if value not in _DTYPES:
-            fail(f"{name}={value!r} is no dtype; use one of {', '.join(_DTYPES)}")
+            known = ", ".join(_DTYPES)
+            fail(f"{name}={value!r} is no dtype; use one of {known}{did_you_mean(value, _DTYPES)}")
         return _DTYPES[value]
     return value
 
@@ -140,10 +142,10 @@ def output(
     if size and out.stride(-1) != 1:
         last_contiguous(out, name)
     if out.requires_grad:
-        no_grad(out)
+        no_grad(out, name=name)
 
 
-def no_grad(*tensors: torch.Tensor) -> None:
+def no_grad(*tensors: torch.Tensor, name: str = "an input") -> None:
     """Refuse tensors that ask for a gradient: ops are forward only."""
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        fail("AttnHub ops are forward only and an input requires grad; use torch.no_grad()")
+        fail(f"AttnHub ops are forward only and {name} requires grad; use torch.no_grad()")

@@ -37,7 +37,8 @@ class Rejection:
         """The smallest set of changes under which it would fit, or ``""``."""
         if not self.reasons or not all(r.hint for r in self.reasons):
             return ""
-        return " and ".join(r.hint.removeprefix("fits ") for r in self.reasons)
+        hints = dict.fromkeys(r.hint.removeprefix("fits ") for r in self.reasons)
+        return " and ".join(hints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ def discover(registry: Registry) -> None:
     for entry in sorted(metadata.entry_points(group=GROUP), key=lambda e: e.name):
         if selected(entry.name):
             registry.load_entry_point(entry)
+    registry.check_ops()
 
 
 def default() -> Registry:

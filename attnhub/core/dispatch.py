@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 from attnhub.core import discovery, options, policy
 from attnhub.core.backend import Backend, Estimate, Plan, Planner, resolve
+from attnhub.core.contracts import plan_fault
 from attnhub.core.decision import Candidate, Decision, Rejection
 from attnhub.core.env import environment
 from attnhub.core.judge import Judge
 from attnhub.core.known_plugins import known_plugins
+from attnhub.core.near import near
 from attnhub.core.notices import Notices
 from attnhub.core.options import Override
 from attnhub.core.problem import Problem
@@ -80,10 +82,12 @@ class Dispatcher:
     def check_name(self, rule: Override) -> None:
         """Raise UnknownName for a backend or an op that nobody registered, with what is near."""
         if rule.backend not in self.registry.names():
-            plugin = known_plugins().get(rule.backend)
-            hint = f"({rule.scope}; {plugin.install})" if plugin else f"({rule.scope})"
-            known = [*self.registry.names(), *known_plugins()]
-            raise UnknownName("backend", rule.backend, known, hint)
+            plugins = known_plugins()
+            plugin = plugins.get(rule.backend)
+            # One that is not installed helps only somebody who all but named it.
+            known = [*self.registry.names(), *near(rule.backend, plugins, cutoff=0.8)]
+            what = plugin.install if plugin else ""
+            raise UnknownName("backend", rule.backend, known, f"({rule.scope})", what=what)
         ops = self.registry.ops
         if rule.scope != "argument" and not any(map(rule.matches, ops)):
             raise UnknownName("op", rule.op, ops, f"({rule.scope}: {rule.mode} {rule.backend})")
@@ -137,7 +141,7 @@ class Dispatcher:
             for p in known
             if p.backend not in installed
         ]
-        unlock = [f"{r.name} {r.unlock}" for r in rows if r.unlock]
+        unlock = [f"{r.name} {text}" for r in rows if (text := r.unlock)]
         return Decision(
             op=problem.op,
             problem=str(problem).partition(": ")[2],
@@ -210,17 +214,13 @@ class Dispatcher:
         return planner
 
     def _check_plan(self, plan: Any, backend: Backend, problem: Problem) -> None:
-        missing = [
-            name
-            for name in self.registry.plan_methods(problem)
-            if not callable(getattr(plan, name, None))
-        ]
-        if missing:
+        contract = self.registry.contract(problem)
+        fault = plan_fault(plan, contract)
+        if fault:
             raise PluginError(
                 backend.plugin,
-                f"plan() of {backend.name!r} gave a {type(plan).__name__} without "
-                f"{' and '.join(missing)}(); docs/plan_contract.md says what plans of "
-                f"{problem.op!r} have",
+                f"plan() of {backend.name!r} gave a {type(plan).__name__} {fault}; "
+                f"docs/plan_contract.md says what plans of {problem.op!r} have",
             )
 
     def _requirement(self, op: str, backend: str) -> Override | None:

@@ -28,7 +28,7 @@ def apply(
         if against:
             rejected[backend.name] = (
                 backend,
-                (reason(Code.POLICY, "backend", backend.name, f"what {against[0]} allows"),),
+                (reason(Code.POLICY, "backend", backend.name, str(against[0])),),
             )
         else:
             kept.append(backend)

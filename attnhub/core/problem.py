@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnhub.core import device as devices
 from attnhub.core.device import Device
+from attnhub.core.near import did_you_mean
 from attnhub.errors import InvalidArgument, UnknownName
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Problem:
     op: ClassVar[str]
     #: The sizes of the extent that this op has.
     sizes: ClassVar[tuple[str, ...]] = ("tokens",)
+    #: What a user may say instead of fields, and which fields it stands for: see :meth:`expand`.
+    shorthands: ClassVar[Mapping[str, str]] = {}
 
     device: Device
     extent: Extent = Extent()
@@ -162,10 +165,14 @@ class Problem:
         known = content_fields(cls)
         for name in values:
             if name not in known:
-                raise UnknownName(f"fact of {cls.op!r}", name, [*known, *cls.sizes])
+                every = [*known, *cls.sizes, *cls.shorthands]
+                raise UnknownName(f"fact of {cls.op!r}", name, every)
         missing = [n for n, f in known.items() if _required(f) and n not in values]
         if missing:
-            raise InvalidArgument(f"{cls.op!r} also needs the facts {', '.join(missing)}")
+            short = "; ".join(f"{n}= stands for {what}" for n, what in cls.shorthands.items())
+            raise InvalidArgument(
+                f"{cls.op!r} also needs the facts {', '.join(missing)}{short and f' ({short})'}"
+            )
         for name, f in fact_fields(cls).items():
             if name in values:
                 values[name] = _taken(name, values[name], f)
@@ -217,6 +224,15 @@ def fact_fields(cls: type[Problem]) -> _Fields:
     return _facts[cls]
 
 
+def fact_texts(f: dataclasses.Field[Any]) -> frozenset[str]:
+    """Every text that a field may hold, or that its sets may; empty where it holds none."""
+    texts: set[str] = set()
+    for value in (*f.metadata["domain"], f.default):
+        texts |= {value} if isinstance(value, str) else set()
+        texts |= value if isinstance(value, frozenset) else set()
+    return frozenset(texts)
+
+
 def _is_count(value: Any, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
@@ -230,7 +246,8 @@ def _taken(name: str, given: Any, f: dataclasses.Field[Any]) -> Any:
         value = frozenset(given)
     fits, accepted = _judge(value, like, f)
     if not fits and not (type(value) is type(f.default) and value == f.default):
-        raise InvalidArgument(f"{name}={given!r}: give {accepted}")
+        near = did_you_mean(given, fact_texts(f)) if isinstance(like, str) else ""
+        raise InvalidArgument(f"{name}={given!r}: give {accepted}{near}")
     return value
 
 

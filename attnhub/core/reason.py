@@ -23,7 +23,8 @@ class Reason:
     """One unmet need of one backend.
 
     ``field`` names the problem field (or device attribute), ``actual`` what the problem has,
-    ``accepted`` what the backend takes, ``hint`` the nearest change that would fit.
+    ``accepted`` what the backend takes, ``hint`` the nearest change that would fit. Of a policy
+    they are ``"backend"``, its name, and the rule that excludes it.
     """
 
     code: Code
@@ -33,5 +34,7 @@ class Reason:
     hint: str = ""
 
     def __str__(self) -> str:
+        if self.code is Code.POLICY:
+            return f"fits, but excluded by {self.accepted}"
         text = f"{self.field} is {self.actual}, needs {self.accepted}"
         return f"{text} ({self.hint})" if self.hint else text

@@ -16,7 +16,9 @@ from packaging.specifiers import SpecifierSet
 
 from attnhub.core import hooks
 from attnhub.core.backend import Backend, Op, names, resolve
+from attnhub.core.contracts import Contract
 from attnhub.core.decision import Decision
+from attnhub.core.near import did_you_mean
 from attnhub.core.problem import Extent, Problem
 from attnhub.core.recent import Once
 from attnhub.errors import AttnHubError, PluginError, PluginWarning, UnknownName
@@ -32,7 +34,7 @@ _REPORTS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginInfo:
-    """One plugin as ``attnhub doctor`` shows it; ``error`` is empty when it is usable."""
+    """One plugin as ``attnhub doctor`` shows it; ``error`` says what of it cannot be used."""
 
     name: str
     version: str = ""
@@ -74,11 +76,15 @@ class Registry:
         """The backends of ``op`` in registration order."""
         return self._backends.get(op, ())
 
+    def contract(self, problem: Problem) -> Contract | None:
+        """What plans of ``problem`` look like; None where its op does not say."""
+        op = self._ops.get(problem.op)
+        return next((c for c in (op.contracts if op else ()) if c.concerns(problem)), None)
+
     def plan_methods(self, problem: Problem) -> tuple[str, ...]:
         """The methods that plans of ``problem`` must have."""
-        op = self._ops.get(problem.op)
-        found = (c.methods for c in (op.contracts if op else ()) if c.concerns(problem))
-        return next(found, ("run",))
+        contract = self.contract(problem)
+        return ("run",) if contract is None else contract.methods
 
     def names(self) -> list[str]:
         """Every backend name."""
@@ -101,10 +107,17 @@ class Registry:
     def register(self, plugin: Any, name: str, *, version: str = "", load_ms: float = 0.0) -> None:
         """Add a plugin: any object or module with ``hookimpl`` functions.
 
+        A backend for an op that there is not is reported at once: register the op's plugin first.
+
         Raises:
             PluginError: the name or a backend is taken, the plugin needs another version of the
                 interface, or its contract is broken. Nothing of it stays registered then.
         """
+        with self._lock:
+            self._add(plugin, name, version, load_ms)
+            self.check_ops()
+
+    def _add(self, plugin: Any, name: str, version: str, load_ms: float) -> None:
         with self._lock:
             if self._manager.has_plugin(name):
                 raise PluginError(name, "already registered; unregister it first")
@@ -141,14 +154,41 @@ class Registry:
             self._faults.clear()
             self.generation = next(_generations)
 
+    def check_ops(self) -> None:
+        """Report backends for ops that nobody registered, and let their plugins' rows say so.
+
+        Call it once every plugin is there that may bring ops: their order does not matter.
+        """
+        with self._lock:
+            for name, info in self.plugins.items():
+                loaded = self._manager.has_plugin(name)  # else its error says why it is not
+                if loaded and (text := self._stray(name)) != info.error:
+                    self.plugins[name] = replace(info, error=text)
+                    if text:
+                        self.report(name, text)
+
+    def _stray(self, plugin: str) -> str:
+        """The backends of a plugin that no call can reach, since their ops do not exist."""
+        return "; ".join(
+            f"backend {backend.name!r} is for op {op!r}, which nobody registered"
+            f"{did_you_mean(op, self._ops)}"
+            for op, group in self._backends.items()
+            if op not in self._ops
+            for backend in group
+            if backend.plugin == plugin
+        )
+
     def load_entry_point(self, entry: Any) -> None:
-        """Load and register one entry point; a failure sets it aside and is reported once."""
+        """Load and register one entry point; a failure sets it aside and is reported once.
+
+        Ops may come with later entry points: :meth:`check_ops` looks once all are loaded.
+        """
         start = time.perf_counter()
         version = entry.dist.version if getattr(entry, "dist", None) else ""
         try:
             plugin = entry.load()
             load_ms = (time.perf_counter() - start) * 1e3
-            self.register(plugin, entry.name, version=version, load_ms=load_ms)
+            self._add(plugin, entry.name, version, load_ms)
         except BaseException as error:  # even SystemExit at import must not take the host down
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -259,6 +299,8 @@ class Registry:
             if op.name in known:
                 raise PluginError(name, f"op {op.name!r} is already registered")
             known.add(op.name)
+            for contract in op.contracts:
+                _ = contract.arguments  # refuses what is not written as in Python
         return backends, ops
 
     def _publish(self, backends: Iterable[Backend], ops: Iterable[Op]) -> None:

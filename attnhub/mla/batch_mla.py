@@ -213,6 +213,7 @@ class BatchMLA(PlannedBatch):
         lse = q_nope.new_empty(q_nope.shape[:2], dtype=torch.float32) if return_lse else None
         if torch.compiler.is_compiling():
             check.no_grad(q_nope, q_pe, ckv, kpe)  # the op sees tensors without their history
+            check.no_grad(out, name="out")
             inputs.scales(scales, q_nope.device)
             flat = attn.split_scales(ckv=scales.ckv, kpe=scales.kpe)
             _run_op(q_nope, q_pe, ckv, kpe, out, lse, *flat, self._handle)
@@ -243,6 +244,8 @@ class BatchMLA(PlannedBatch):
             self._check(q_nope, q_pe, ckv, kpe, out)
             self._seen.add(facts)
         check.no_grad(q_nope, q_pe, ckv, kpe)
+        if out.requires_grad:
+            check.no_grad(out, name="out")
         if scales is not NO_SCALES:
             inputs.scales(scales, q_nope.device)
         self._run(q_nope, q_pe, ckv, kpe, out, lse, self._scale, scales)

@@ -21,12 +21,15 @@ from attnhub.mla.problem import MLAProblem
 Lengths = tuple[tuple[int, int], ...]
 
 #: Batches of (qo_len, kv_len): one with empty requests of every sort and with more queries than
-#: keys, decode, and decode of four speculated tokens. On a GPU each goes on with what passes the
-#: tiles of a kernel.
+#: keys, decode, decode of four speculated tokens, and batches in which something is not there at
+#: all. On a GPU the others go on with what passes the tiles of a kernel.
 _BATCHES: Mapping[str, tuple[Lengths, Lengths]] = {
     "mixed": (((3, 9), (0, 4), (1, 0), (1, 17), (7, 5), (0, 0), (2, 33)), ((130, 300), (64, 64))),
     "decode": (((1, 5), (1, 0), (1, 40), (1, 1)), ((1, 1500),)),
     "four each": (((4, 5), (4, 0), (4, 40), (4, 3)), ((4, 1500),)),
+    "no queries": (((0, 4), (0, 0)), ()),
+    "no keys": (((3, 0), (1, 0)), ()),
+    "no requests": ((), ()),
 }
 #: Not that of any head dim, so that a kernel that makes one up is seen.
 _SCALE = 0.1
@@ -178,13 +181,13 @@ class _Batch:
 
         table = PagedKV(
             starts([len(ids) for ids in pages]),
-            torch.cat(list(pages)).to(where, torch.int32),
+            torch.cat([torch.empty(0, dtype=torch.int32), *pages]).to(where, torch.int32),
             ints([(kv_len - 1) % size + 1 if kv_len else 0 for _, kv_len in lengths]),
         )
         bounds: dict[str, Any] = {}
         if self.cut:
-            bounds["max_qo_len"] = max(qo_len for qo_len, _ in lengths)
-            bounds["max_kv_len"] = max(kv_len for _, kv_len in lengths)
+            bounds["max_qo_len"] = max((qo_len for qo_len, _ in lengths), default=0)
+            bounds["max_kv_len"] = max((kv_len for _, kv_len in lengths), default=0)
         mla.plan(starts([qo_len for qo_len, _ in lengths]), table, **bounds)
 
     def _out(self, like: Tensor, dtype: str) -> Tensor:

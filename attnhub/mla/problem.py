@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from attnhub.attn import problem as attn
@@ -19,6 +20,13 @@ class MLAProblem(Problem):
 
     op = "mla"
     sizes = ("batch", "qo_len", "kv_len", "tokens", "kv_tokens")
+    shorthands = MappingProxyType(
+        {
+            "head_dim": "head_dim_ckv, head_dim_kpe",
+            "dtype": "q_dtype, kv_dtype, out_dtype",
+            "causal": "features",
+        }
+    )
 
     #: query heads; the latent cache has one row per token, which all of them read
     num_heads: int = fact(domain=(1, 16, 64, 128))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, cast
 
@@ -183,6 +183,10 @@ class _Append:
             table=table, num_pages=sum(pages) + 2, batch_indices=indices, positions=positions
         )
 
+    def nothing(self) -> _Append:
+        """The same cache, to which no token is appended."""
+        return replace(self, batch_indices=self.batch_indices[:0], positions=self.positions[:0])
+
     def rows(self, inner: tuple[int, ...], dtype: str, generator: torch.Generator) -> Tensor:
         """New entries ``[tokens, *inner]``, NaN in those of padding."""
         drawn = torch.randn(self.positions.shape[0], *inner, generator=generator)
@@ -201,13 +205,14 @@ class _Append:
 def _kv_calls(
     problem: AppendPagedKVProblem, device: torch.device, generator: torch.Generator
 ) -> Run:
-    """One tensor for both, where dims allow it; then two cut out of larger ones."""
+    """One tensor for both, where dims allow it; two cut out of larger ones; no tokens."""
     p, heads, layout = problem, problem.num_kv_heads, cast("Layout", problem.layout)
     dims = (p.head_dim_qk, p.head_dim_vo)
     inner = (p.page_size, heads) if layout == "NHD" else (heads, p.page_size)
 
-    def append(*, cut: bool) -> list[Tensor]:
+    def append(*, cut: bool, nothing: bool = False) -> list[Tensor]:
         to = _Append.of(p.page_size, device, generator, shuffled=cut)
+        to = to.nothing() if nothing else to
         k, v = (to.rows((heads, dim), p.dtype, generator) for dim in dims)
         wholes = [to.cache((*inner, dim + 16 * cut), p.dtype, generator) for dim in dims]
         caches: Any = (wholes[0][..., : dims[0]], wholes[1][..., : dims[1]])
@@ -219,8 +224,8 @@ def _kv_calls(
         return wholes
 
     def run() -> dict[str, Tensor]:
-        joined, cut = append(cut=False), append(cut=True)
-        return {f"cache {i}": x for i, x in enumerate([*joined, *cut])}
+        caches = [*append(cut=False), *append(cut=True), *append(cut=False, nothing=True)]
+        return {f"cache {i}": x for i, x in enumerate(caches)}
 
     return run
 
@@ -228,14 +233,17 @@ def _kv_calls(
 def _mla_calls(
     problem: AppendPagedMLAProblem, device: torch.device, generator: torch.Generator
 ) -> Run:
-    """Two caches; then two slices of one tensor."""
+    """Two caches; no tokens; two slices of one tensor."""
     p, dims = problem, (problem.dim_ckv, problem.dim_kpe)
 
     def run() -> dict[str, Tensor]:
         to = _Append.of(p.page_size, device, generator, shuffled=False)
         new = [to.rows((dim,), p.dtype, generator) for dim in dims]
         ckv, kpe = (to.cache((p.page_size, dim), p.dtype, generator) for dim in dims)
-        api.append_paged_mla(new[0], new[1], ckv, kpe, to.table, to.batch_indices, to.positions)
+        for these, rows in ((to, new), (to.nothing(), [x[:0] for x in new])):
+            api.append_paged_mla(
+                rows[0], rows[1], ckv, kpe, to.table, these.batch_indices, these.positions
+            )
         to = _Append.of(p.page_size, device, generator, shuffled=True)
         new = [spaced(to.rows((dim,), p.dtype, generator)) for dim in dims]
         one = to.cache((p.page_size, sum(dims) + 16), p.dtype, generator)
@@ -261,8 +269,10 @@ def _index_calls(
         for name, rows in (("", sum(new)), (", padded", sum(new) + 70)):
             indices, positions = api.get_batch_indices_positions(starts, lengths, rows)
             found |= {f"request{name}": indices, f"position{name}": positions}
-        nobody = api.get_batch_indices_positions(starts[:1], lengths[:0], 2)
-        return {**found, "request, of none": nobody[0], "position, of none": nobody[1]}
+        for rows in (2, 0):
+            indices, positions = api.get_batch_indices_positions(starts[:1], lengths[:0], rows)
+            found |= {f"request, {rows} of none": indices, f"position, {rows} of none": positions}
+        return found
 
     return run
 

@@ -153,14 +153,19 @@ def _packbits_calls(problem: BitsProblem, device: torch.device, generator: torch
 def _unpackbits_calls(
     problem: BitsProblem, device: torch.device, generator: torch.Generator
 ) -> Run:
-    """Random bytes: what lies past the last boolean is not 0."""
+    """Random bytes: what lies past the last boolean is not 0; then no bytes."""
     packed = torch.randint(0, 256, (200,), dtype=torch.uint8, generator=generator).to(device)
     order = _order(problem)
-    return lambda: {f"{n} of them": bits.unpackbits(packed, n, bitorder=order) for n in _COUNTS}
+
+    def run() -> dict[str, Tensor]:
+        found = {f"{n} of them": bits.unpackbits(packed, n, bitorder=order) for n in _COUNTS}
+        return {**found, "none of none": bits.unpackbits(packed[:0], 0, bitorder=order)}
+
+    return run
 
 
 def _segment_calls(problem: BitsProblem, device: torch.device, generator: torch.Generator) -> Run:
-    """With the very number of bytes that is needed, and with more."""
+    """With the very number of bytes that is needed, with more, and without segments."""
     x, order = _booleans(sum(_SEGMENTS), device, generator), _order(problem)
     lengths = torch.tensor((0, *_SEGMENTS), dtype=torch.int32)
     indptr = lengths.cumsum(0, dtype=torch.int32).to(device)
@@ -171,7 +176,8 @@ def _segment_calls(problem: BitsProblem, device: torch.device, generator: torch.
         for name, size in (("", needed), (", with room", needed + 5)):
             packed, starts = bits.segment_packbits(x, indptr, bitorder=order, total_bytes=size)
             found |= {f"bytes{name}": packed, f"starts{name}": starts}
-        return found
+        nothing, start = bits.segment_packbits(x[:0], indptr[:1], bitorder=order, total_bytes=0)
+        return {**found, "bytes of none": nothing, "starts of none": start}
 
     return run
 
@@ -193,6 +199,18 @@ def _hard_values(
     return x.to(device, getattr(torch, problem.dtype))
 
 
+def _forms(x: Tensor, problem: Fp8Problem) -> Iterator[tuple[str, Tensor, int | None]]:
+    """Values with the axis of their scales, then as many dimensions as the scope also allows."""
+    axis = _AXES[problem.scope]
+    yield f"{len(x)} tokens", x, axis
+    if len(x) and problem.scope == "middle":
+        yield "more dimensions", x[None], 2
+    elif len(x) and problem.scope == "last":
+        yield "matrix", x[0], 1
+    elif len(x) and problem.contiguous:  # one row cannot lie apart
+        yield "one row", x[0, 0], axis
+
+
 def _scale(x: Tensor, axis: int | None) -> Tensor:
     """Scales that differ by index, the smallest so small that values pass the range of FP8."""
     if axis is None:
@@ -203,35 +221,41 @@ def _scale(x: Tensor, axis: int | None) -> Tensor:
 def _quantize_calls(
     problem: QuantizeFp8Problem, device: torch.device, generator: torch.Generator
 ) -> Iterator[Call]:
-    axis, stored = _AXES[problem.scope], getattr(torch, problem.fp8)
-    for tokens in (5, 0):
-        x = _hard_values(problem, tokens, device, generator)
-        scale = _scale(x, axis) if problem.given_scale else None
+    stored = getattr(torch, problem.fp8)
 
-        def run(x: Tensor = x, scale: Tensor | None = scale) -> dict[str, Tensor]:
+    def call(x: Tensor, axis: int | None) -> Run:
+        def run() -> dict[str, Tensor]:
             out = torch.full(x.shape, math.nan, dtype=stored, device=device)
-            x, out = (x, out) if problem.contiguous else (spaced(x), spaced(out))
-            found = fp8.quantize_fp8(x, stored, axis=axis, scale=scale, out=out)
+            pair = (x, out) if problem.contiguous else (spaced(x), spaced(out))
+            scale = _scale(x, axis) if problem.given_scale else None
+            found = fp8.quantize_fp8(pair[0], stored, axis=axis, scale=scale, out=pair[1])
             return dict(zip(("stored", "scale"), found, strict=True))
 
-        yield Call(name=f"{tokens} tokens", run=run)
+        return run
+
+    for tokens in (5, 0):
+        values = _hard_values(problem, tokens, device, generator)
+        for name, x, axis in _forms(values, problem):
+            yield Call(name=name, run=call(x, axis))
 
 
 def _dequantize_calls(
     problem: DequantizeFp8Problem, device: torch.device, generator: torch.Generator
 ) -> Iterator[Call]:
-    axis, dtype = _AXES[problem.scope], getattr(torch, problem.dtype)
+    dtype = getattr(torch, problem.dtype)
+
+    def call(x: Tensor, axis: int | None) -> Run:
+        def run() -> Tensor:
+            out = torch.full(x.shape, math.nan, dtype=dtype, device=device)
+            pair = (x, out) if problem.contiguous else (spaced(x), spaced(out))
+            return fp8.dequantize_fp8(pair[0], _scale(x, axis), axis=axis, dtype=dtype, out=pair[1])
+
+        return run
+
     for tokens in (5, 0):
-        x = _hard_values(problem, tokens, device, generator)
-        stored = x.float().clamp(-400, 400).to(getattr(torch, problem.fp8))
-
-        def run(stored: Tensor = stored) -> Tensor:
-            scale = _scale(stored, axis)
-            out = torch.full(stored.shape, math.nan, dtype=dtype, device=device)
-            x, out = (stored, out) if problem.contiguous else (spaced(stored), spaced(out))
-            return fp8.dequantize_fp8(x, scale, axis=axis, dtype=dtype, out=out)
-
-        yield Call(name=f"{tokens} tokens", run=run)
+        values = _hard_values(problem, tokens, device, generator).float().clamp(-400, 400)
+        for name, x, axis in _forms(values.to(getattr(torch, problem.fp8)), problem):
+            yield Call(name=name, run=call(x, axis))
 
 
 _BASE = {"dtype": "float32"}

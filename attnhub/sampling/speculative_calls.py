@@ -103,23 +103,24 @@ class _Batch:
     count: int
     contiguous: bool
     device: torch.device
+    num_refused: int = _NUM_REFUSED
 
     def stacked(self, name: str) -> Tensor:
         """One tensor of all requests."""
         first, second = self.pair
         refused = replace(first, target=torch.full_like(first.target, math.nan))
         requests = torch.stack([getattr(r, name) for r in (first, second, refused)]).to(self.device)
-        which = torch.tensor([2] * _NUM_REFUSED + [0, 1] * (self.count // 2), device=self.device)
-        found = requests[which]
+        which = torch.tensor([2] * self.num_refused + [0, 1] * (self.count // 2), dtype=torch.int64)
+        found = requests[which.to(self.device)]
         return spaced(found) if found.is_floating_point() and not self.contiguous else found
 
     def rng(self) -> dict[str, Any]:
         """Their random numbers."""
-        return random_numbers(self.count + _NUM_REFUSED, self.device)
+        return random_numbers(self.count + self.num_refused, self.device)
 
     def told_apart(self, name: str, drawn: Tensor) -> dict[str, Tensor]:
         """What each of the two drew."""
-        drawn = drawn[_NUM_REFUSED:]
+        drawn = drawn[self.num_refused :]
         return {f"{name}, first": drawn[::2], f"{name}, second": drawn[1::2]}
 
     def outcomes(self, stop: Tensor, token: Tensor, sound: Tensor) -> dict[str, Tensor]:
@@ -127,6 +128,10 @@ class _Batch:
         vocab = self.pair[0].target.shape[1]
         sound = sound & (token >= 0) & (token < vocab)
         return self.told_apart("outcome", (stop * vocab + token).where(sound, -1))
+
+    def nobody(self) -> _Batch:
+        """The same without requests."""
+        return replace(self, count=0, num_refused=0)
 
     def expect(self) -> dict[str, Tensor]:
         """What all calls have in common."""
@@ -153,7 +158,7 @@ def _chain(
     n = problem.num_drafts
     batch = _batch(torch.arange(n) - 1, problem, _MOST_CHAINS, device, generator)
 
-    def run() -> dict[str, Tensor]:
+    def run(batch: _Batch = batch) -> dict[str, Tensor]:
         ids = batch.stacked("ids")
         tokens, accepted, emitted = speculative.chain_speculative_sampling(
             batch.stacked("draft"), ids, batch.stacked("target"), **batch.rng()
@@ -167,14 +172,17 @@ def _chain(
         return {
             **batch.outcomes(stop[:, 0], last[:, 0], sound),
             **batch.told_apart("accepted", accepted),
-            "refused": refused[:_NUM_REFUSED].flatten(),
+            "refused": refused[: batch.num_refused].flatten(),
         }
 
     def expect() -> dict[str, Tensor]:
         first, second = (request.passing() for request in batch.pair)
         return {**batch.expect(), "accepted, first": first, "accepted, second": second}
 
-    return [Call(name="a chain", run=run, expect=expect)]
+    return [
+        Call(name="a chain", run=run, expect=expect),
+        Call(name="no requests", run=lambda: run(batch.nobody()), expect=expect),
+    ]
 
 
 def _tree(
@@ -195,7 +203,7 @@ def _tree(
         paths[node + 1, : len(path)] = torch.tensor(path)
     paths = paths.to(device)
 
-    def run() -> dict[str, Tensor]:
+    def run(batch: _Batch = batch) -> dict[str, Tensor]:
         path, accepted, bonus = speculative.tree_speculative_sampling(
             batch.stacked("ids"),
             batch.stacked("parents").int(),
@@ -209,10 +217,13 @@ def _tree(
         refused = torch.cat([path + 1, accepted[:, None], bonus[:, None] + 1], 1)
         return {
             **batch.outcomes(stop, bonus, sound),
-            "refused": refused[:_NUM_REFUSED].flatten(),
+            "refused": refused[: batch.num_refused].flatten(),
         }
 
-    return [Call(name="a tree", run=run, expect=batch.expect)]
+    return [
+        Call(name="a tree", run=run, expect=batch.expect),
+        Call(name="no requests", run=lambda: run(batch.nobody()), expect=batch.expect),
+    ]
 
 
 calls = {

@@ -64,7 +64,7 @@ def _ways(
         found["no rows"] = into_new(x[:0], settings[0])
         if x.dtype == out:
             same = own(x)
-            found["in place"] = call(same, settings[0], out=same)
+            found["in place"] = call(same, settings[0], out=same[:])
         return found
 
     return run

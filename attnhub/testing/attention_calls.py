@@ -169,7 +169,7 @@ class BatchCall:
     def _pack(self, batch: Sequence[Request]) -> Packed:
         second = self.which == 1
         generator = seeded(seed_of(self.problem))
-        return pack(self.problem, batch, generator, strided=second, block_mask=second)
+        return pack(self.problem, batch, self.device, generator, strided=second, block_mask=second)
 
     def _out(self, q: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         shape = (*q.shape[:-1], self.problem.head_dim_vo)
@@ -203,8 +203,8 @@ class BatchCall:
         extra: dict[str, Any] = dict(packed.offsets)
         if self.which == 1:
             extra["params"] = params_of(self.problem, self.device)
-            extra["max_qo_len"] = max(r.q.shape[0] for r in self.requests)
-            extra["max_kv_len"] = max(r.k.shape[0] for r in self.requests)
+            extra["max_qo_len"] = max((r.q.shape[0] for r in self.requests), default=0)
+            extra["max_kv_len"] = max((r.k.shape[0] for r in self.requests), default=0)
         attn.plan(packed.qo_indptr, packed.metadata, mask=packed.mask, **extra)
 
     def _options(self) -> dict[str, Any]:

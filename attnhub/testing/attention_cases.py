@@ -20,6 +20,8 @@ from attnhub.testing.generators import seeded
 #: several pages; then a batch of one row each. The longer ones pass the tiles of a GPU kernel.
 _MIXED = ((3, 9), (0, 4), (1, 0), (1, 17), (7, 5), (0, 0), (2, 33))
 _DECODE = ((1, 5), (1, 0), (1, 40), (1, 1))
+#: Batches without any query, without any key, without any request.
+_NO_QUERIES, _NO_KEYS, _NOBODY = ((0, 4), (0, 0)), ((3, 0), (1, 0)), ()
 _LONG_MIXED = ((130, 300), (64, 64))
 _LONG_DECODE = ((1, 1500),)
 #: (batch, qo_len, kv_len) of dense tensors; batch 0 stands for tensors without that dimension.
@@ -80,7 +82,7 @@ class _Attention:
         return cls.of(device, **{**facts, "variant": variant_of(facts["features"])})
 
     def calls(self, problem: AttentionProblem, device: torch.device) -> Iterator[Call]:
-        """Dense tensors of several sizes, or a mixed batch and a batch of decode rows."""
+        """Dense tensors of several sizes, or a mixed batch, one of decode rows and empty ones."""
         make = self._dense if problem.kv == "dense" else self._batches
         return make(problem, device)
 
@@ -92,18 +94,22 @@ class _Attention:
 
     def _batches(self, problem: AttentionProblem, device: torch.device) -> Iterator[Call]:
         long = device.type != "cpu"
-        mixed, decode = (
-            [*_MIXED, *(_LONG_MIXED if long else ())],
-            [*_DECODE, *(_LONG_DECODE if long else ())],
-        )
+        batches: dict[str, tuple[tuple[int, int], ...]] = {
+            "mixed": (*_MIXED, *(_LONG_MIXED if long else ())),
+            "decode": (*_DECODE, *(_LONG_DECODE if long else ())),
+            "no queries": _NO_QUERIES,
+            "no keys": _NO_KEYS,
+            "no requests": _NOBODY,
+        }
         if problem.kv == "variable_blocks":  # one request, by definition
-            mixed, decode = [(130, 300) if long else (11, 19)], [(1, 40)]
-        for which, (name, lengths) in enumerate((("mixed", mixed), ("decode", decode))):
-            generator = seeded(seed_of(problem) + which)
+            batches = {"mixed": ((130, 300) if long else (11, 19),), "decode": ((1, 40),)}
+            batches |= {"no queries": ((0, 4),), "no keys": ((3, 0),)}
+        for i, (name, lengths) in enumerate(batches.items()):
+            generator = seeded(seed_of(problem) + i)
             call = BatchCall(
                 problem=problem,
                 requests=requests(problem, lengths, device, generator),
-                which=which,
+                which=i % 2,
                 device=device,
             )
             parts = call.parts() if problem.deterministic and not problem.graph else ()

@@ -108,6 +108,7 @@ def _variable_blocks(heads: int, n: int, m: int, generator: torch.Generator) -> 
 def pack(
     problem: AttentionProblem,
     batch: Sequence[Request],
+    device: torch.device,
     generator: torch.Generator,
     *,
     strided: bool,
@@ -117,15 +118,17 @@ def pack(
 
     Args:
         problem: its kind of K/V, layout and where its metadata lie.
-        batch: at least one request.
+        batch: the requests; variable blocks take one.
+        device: where they lie.
         generator: draws the order of pages.
         strided: leave poisoned gaps between rows, and keep K and V of a paged cache apart.
         block_mask: give the masks inside of blocks, where there are blocks.
     """
-    device = batch[0].q.device
     where = device if problem.metadata == "device" else torch.device("cpu")
     kv_lens = [r.k.shape[0] for r in batch]
-    k, v = torch.cat([r.k for r in batch]), torch.cat([r.v for r in batch])
+    # One that has no rows: there must be a tensor where nobody is.
+    filled = [*batch, *requests(problem, [(0, 0)], device, generator)]
+    q, k, v = (torch.cat([getattr(r, name) for r in filled]) for name in "qkv")
     if problem.kv == "paged":
         table = page_table(kv_lens, problem.page_size or 1, generator=generator)
         joined = k.shape == v.shape and not strided
@@ -143,7 +146,7 @@ def pack(
             values = [getattr(r, name) for r in batch]
             offsets[name] = torch.tensor(values, dtype=torch.int32, device=where)
     return Packed(
-        q=rows_of(torch.cat([r.q for r in batch]), strided=strided),
+        q=rows_of(q, strided=strided),
         kv=kv,
         qo_indptr=indptr([r.q.shape[0] for r in batch]).to(where),
         metadata=metadata,
@@ -189,12 +192,13 @@ def _metadata(
     if problem.kv == "ragged":
         return RaggedKV(starts)
     seen = [row.nonzero().flatten() for row in rows]
-    inside = torch.cat([r.inside for r in batch if r.inside is not None])
+    none = torch.empty(0, dtype=torch.int64)
+    inside = [r.inside for r in batch if r.inside is not None]
     return BlockSparseKV(
         starts,
         indptr([len(columns) for columns in seen]).to(where),
-        torch.cat(seen).to(where, torch.int32),
-        inside.to(where) if block_mask else None,
+        torch.cat([none, *seen]).to(where, torch.int32),
+        torch.cat(inside).to(where) if block_mask and inside else None,
     )
 
 
@@ -205,10 +209,11 @@ def _mask(
     if problem.mask == "none":
         return None
     if problem.mask == "packed":
-        return torch.cat([_packed(m) for m in masks]).to(device)
+        return torch.cat([torch.empty(0, dtype=torch.uint8), *map(_packed, masks)]).to(device)
     if as_list:
         return [m.to(device) for m in masks]
-    return torch.cat([m.flatten() for m in masks]).to(device)
+    none = torch.empty(0, dtype=torch.bool)
+    return torch.cat([none, *(m.flatten() for m in masks)]).to(device)
 
 
 def _packed(mask: Tensor) -> Tensor:

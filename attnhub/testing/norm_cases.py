@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -13,7 +14,9 @@ from attnhub.plugin import Calls
 from attnhub.testing.cases import Results
 from attnhub.testing.generators import poison_, random_tensor
 
-_TOKENS = 5
+#: What comes before ``hidden``; only rows that can lie apart are asked for where they should.
+_FORMS = {"rows": (5,), "batches of rows": (2, 3)}
+_CONTIGUOUS_FORMS = {**_FORMS, "one row": (), "no rows": (0,)}
 #: Larger than 1e-6, so that a kernel that forgets it is seen.
 _EPS = 0.125
 
@@ -21,20 +24,28 @@ _Problem = RMSNormProblem | FusedAddRMSNormProblem | LayerNormProblem
 _Run = Callable[[], Results]
 
 
-def _rows(problem: _Problem, device: torch.device, generator: torch.Generator) -> Tensor:
-    """``[5, hidden]``, contiguous or cut out of poisoned memory as the problem says.
+def _inputs(
+    problem: _Problem, device: torch.device, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """``[..., hidden]`` of each form, contiguous or cut out of poisoned memory.
 
     The first row is so large that its squares pass float16, the second is zero.
     """
-    dtype = getattr(torch, problem.dtype)
-    x = random_tensor((_TOKENS, problem.hidden), dtype, device, generator)
-    x[0] *= 100
-    x[1] = 0
-    if problem.contiguous:
-        return x
-    wide = poison_(torch.empty(_TOKENS, problem.hidden + 8, dtype=dtype, device=device))
-    wide[:, : problem.hidden] = x
-    return wide[:, : problem.hidden]
+    dtype, hidden = getattr(torch, problem.dtype), problem.hidden
+    found = {}
+    for name, outer in (_CONTIGUOUS_FORMS if problem.contiguous else _FORMS).items():
+        x = random_tensor((math.prod(outer), hidden), dtype, device, generator)
+        x[:1] *= 100
+        x[1:2] = 0
+        found[name] = x.view(*outer, hidden) if problem.contiguous else _apart(x, outer)
+    return found
+
+
+def _apart(x: Tensor, outer: tuple[int, ...]) -> Tensor:
+    rows, hidden = x.shape
+    wide = poison_(x.new_empty(rows, hidden + 8))
+    wide[:, :hidden] = x
+    return wide.view(*outer, hidden + 8)[..., :hidden]
 
 
 def _weight(problem: _Problem, device: torch.device, generator: torch.Generator) -> Tensor:
@@ -42,13 +53,16 @@ def _weight(problem: _Problem, device: torch.device, generator: torch.Generator)
 
 
 def _rmsnorm(problem: RMSNormProblem, device: torch.device, generator: torch.Generator) -> _Run:
-    x, weight = _rows(problem, device, generator), _weight(problem, device, generator)
+    """Into given memory, into new memory, and into that of the input, by another tensor."""
+    inputs, weight = _inputs(problem, device, generator), _weight(problem, device, generator)
 
     def run() -> Results:
-        return {
-            "plain": norm.rmsnorm(x, weight, out=poison_(torch.empty_like(x))),
-            "gemma": norm.gemma_rmsnorm(x, weight, eps=_EPS),
-        }
+        found = {}
+        for name, x in inputs.items():
+            found[name] = norm.rmsnorm(x, weight, out=poison_(torch.empty_like(x)))
+            found[f"{name}, gemma"] = norm.gemma_rmsnorm(x, weight, eps=_EPS)
+            found[f"{name}, in place"] = norm.rmsnorm(x, weight, out=x[:])
+        return found
 
     return run
 
@@ -56,30 +70,35 @@ def _rmsnorm(problem: RMSNormProblem, device: torch.device, generator: torch.Gen
 def _fused_add_rmsnorm(
     problem: FusedAddRMSNormProblem, device: torch.device, generator: torch.Generator
 ) -> _Run:
-    pairs = [[_rows(problem, device, generator) for _ in range(2)] for _ in range(2)]
     weight = _weight(problem, device, generator)
 
+    def inputs() -> Iterable[tuple[str, Tensor]]:
+        return _inputs(problem, device, generator).items()
+
     def run() -> Results:
-        (x, residual), (gemma_x, gemma_residual) = pairs
-        norm.fused_add_rmsnorm(x, residual, weight)
-        norm.gemma_fused_add_rmsnorm(gemma_x, gemma_residual, weight, eps=_EPS)
-        return {
-            "plain": x,
-            "residual": residual,
-            "gemma": gemma_x,
-            "gemma residual": gemma_residual,
-        }
+        found = {}
+        for function in (norm.fused_add_rmsnorm, norm.gemma_fused_add_rmsnorm):
+            for (name, x), (_, residual) in zip(inputs(), inputs(), strict=True):
+                function(x, residual, weight, eps=_EPS)
+                found[f"{name}, {function.__name__}"] = x
+                found[f"{name}, residual of {function.__name__}"] = residual
+        return found
 
     return run
 
 
 def _layernorm(problem: LayerNormProblem, device: torch.device, generator: torch.Generator) -> _Run:
-    x, weight = _rows(problem, device, generator), _weight(problem, device, generator)
+    """As for rmsnorm."""
+    inputs, weight = _inputs(problem, device, generator), _weight(problem, device, generator)
     bias = _weight(problem, device, generator) if problem.bias else None
 
     def run() -> Results:
-        out = poison_(torch.empty_like(x))
-        return {"out": norm.layernorm(x, weight, bias, eps=_EPS, out=out)}
+        found = {}
+        for name, x in inputs.items():
+            out = poison_(torch.empty_like(x))
+            found[name] = norm.layernorm(x, weight, bias, eps=_EPS, out=out)
+            found[f"{name}, in place"] = norm.layernorm(x, weight, bias, eps=_EPS, out=x[:])
+        return found
 
     return run
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from attnhub.errors import InvalidArgument
+from attnhub.errors import IndexOutOfRange, InvalidArgument
 from attnhub.variant.expr import INPUT_KINDS, Expr
 from attnhub.variant.graph import Graph
 from attnhub.variant.params import ParamSpec
@@ -94,7 +94,7 @@ def evaluate(
 
     Raises:
         InvalidArgument: an input or parameter is missing or has the wrong dtype, rank or device.
-        IndexError: an index of a tensor parameter is out of range, negative included, where
+        IndexOutOfRange: an index of a tensor parameter is out of range, negative included, where
             visible. Finding out reads the result on the host, so on a GPU this function
             synchronises.
 
@@ -196,7 +196,7 @@ def _look_up(node: Expr, indices: Sequence[Tensor], context: _Context) -> Tensor
         wrong = outside if context.visible is None else outside & context.visible
         if wrong.any():
             worst = index.expand(wrong.shape)[wrong]
-            raise IndexError(
+            raise IndexOutOfRange(
                 f"params[{spec.name!r}] has shape {tuple(table.shape)} and is read at index "
                 f"{axis} from {int(worst.min())} to {int(worst.max())}; "
                 f"dimension {axis} takes 0 to {size - 1}: give a larger tensor, or clamp in the mod"

@@ -176,11 +176,22 @@ def test_run_before_plan() -> None:
         (torch.randn(3, 4, 16)[..., ::2], CACHE, "q has stride 2 in its last dimension, needs 1"),
         (Q, CACHE[:2], "indices names page 2, but k has 2 pages"),
         (Q, CACHE.half(), "k has dtype float16, needs float32"),
-        (Q, torch.randn(4, 2, 16, 2, 8), r"k has shape \[4, 16, 2, 8\], needs \[pages, 4, 2, 8\]"),
+        (
+            Q,
+            torch.randn(4, 2, 16, 2, 8),
+            r"kv has shape \[4, 2, 16, 2, 8\], needs \[pages, 2, 4, 2, 8\]",
+        ),
+        (Q, torch.randn(4, 2, 4, 3, 8), r"kv has shape \[4, 2, 4, 3, 8\], needs .* 2 KV heads$"),
+        (
+            Q,
+            torch.randn(4, 2, 2, 4, 8),
+            r'needs \[pages, 2, 4, 2, 8\].*this is the HND order: construct with Paged\(4, "HND"\)',
+        ),
+        (Q, (torch.randn(4, 2, 4, 8),) * 2, r"k has shape .*this is the HND order"),
         (Q, CACHE[:, 0], r"kv has shape \[4, 4, 2, 8\], needs \[pages, 2, page_size"),
         (Q, (CACHE[:, 0],), "needs one cache tensor or a tuple"),
         (Q, (CACHE[:, 0], CACHE[:3, 1]), r"they must match"),
-        (Q, CACHE[..., :4], r"k has shape \[4, 4, 2, 4\], needs"),
+        (Q, CACHE[..., :4], r"kv has shape \[4, 2, 4, 2, 4\], needs"),
         (torch.randn(3, 4, 8, device="meta"), CACHE, "q is on meta, but this attention is on cpu"),
         (Q, torch.randn(4, 2, 4, 2, 8, device="meta"), "k is on meta"),
         (Q.clone().requires_grad_(), CACHE, "forward only"),
@@ -340,3 +351,50 @@ def test_dtypes_are_never_inferred_or_cast() -> None:
     assert attn.run(Q.bfloat16(), CACHE.bfloat16()).dtype == torch.float32
     with pytest.raises(InvalidArgument, match="q has dtype float32, needs bfloat16"):
         attn.run(Q, CACHE.bfloat16())
+
+
+SINKS = Variant(sinks=True)
+SCALE = torch.ones(1, requires_grad=True)
+
+
+def _needs_grad(*shape: int) -> torch.Tensor:
+    return torch.nn.Parameter(torch.ones(shape))
+
+
+@pytest.mark.parametrize(
+    ("variant", "given", "message"),
+    [
+        pytest.param(
+            SINKS, {"params": {"sinks": _needs_grad(4)}}, r"params\['sinks'\]", id="sinks"
+        ),
+        pytest.param(Variant(), {"scales": Scales(q=SCALE)}, r"scales\.q", id="one scale"),
+        pytest.param(Variant(), {"scales": Scales(v=_needs_grad(2))}, r"scales\.v", id="per head"),
+        pytest.param(Variant(), {"out": _needs_grad(3, 4, 8)}, "out", id="output"),
+    ],
+)
+def test_no_gradient_leaks_through_what_is_not_q_k_or_v(
+    variant: Variant, given: dict[str, Any], message: str
+) -> None:
+    attn = BatchAttention(4, 2, 8, "float32", device="cpu", variant=variant)
+    attn.plan(torch.tensor([0, 3], dtype=torch.int32), RaggedKV(torch.tensor([0, 3]).int()))
+    kv = torch.randn(3, 2, 8)
+    refused = pytest.raises(InvalidArgument, match=rf"forward only and {message} requires grad")
+    with refused:
+        attn.run(Q, (kv, kv), **given)
+    with refused:
+        attnhub.attention(Q, kv, kv, variant=variant, **given)
+    with torch.no_grad():
+        assert not attn.run(Q, (kv, kv), **given).grad_fn
+        assert not attnhub.attention(Q, kv, kv, variant=variant, **given).grad_fn
+
+
+def test_no_gradient_leaks_through_parameters_of_the_plan() -> None:
+    attn = BatchAttention(4, 2, 8, "float32", device="cpu", variant=SINKS)
+    indptr, kv = torch.tensor([0, 3], dtype=torch.int32), torch.randn(3, 2, 8)
+    params = {"sinks": _needs_grad(4)}
+    with pytest.raises(InvalidArgument, match=r"forward only and params\['sinks'\]"):
+        attn.plan(indptr, RaggedKV(indptr), params=params)
+    with torch.no_grad():
+        attn.plan(indptr, RaggedKV(indptr), params=params)
+    with pytest.raises(InvalidArgument, match=r"forward only and params\['sinks'\]"):
+        attn.run(Q, (kv, kv))

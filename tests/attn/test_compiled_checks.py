@@ -171,3 +171,19 @@ def test_a_0d_tensor_may_change_without_compiling_anew(dense: bool) -> None:
         gain = torch.tensor(0.1 * step)
         torch.testing.assert_close(call(Q, gain), layer(Q, gain))
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("name", ["scales", "params", "out"])
+def test_a_gradient_beside_the_tensors_is_refused_while_compiling(name: str) -> None:
+    given: dict[str, Any] = {
+        "scales": Scales(q=torch.ones(1, requires_grad=True)),
+        "params": {"sinks": torch.ones(4, requires_grad=True)},
+        "out": torch.zeros_like(Q).requires_grad_(),
+    }
+    attn = planned(Variant(sinks=name == "params"))
+
+    def layer(q: torch.Tensor) -> Any:
+        return attn.run(q, (K, V), **{name: given[name]})
+
+    with pytest.raises(Exception, match=f"forward only and {name}"):
+        compiled(layer)(Q)

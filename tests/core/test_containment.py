@@ -13,6 +13,7 @@ import torch
 
 from attnhub.core.dispatch import Dispatcher
 from attnhub.core.reason import Code
+from attnhub.core.registry import Registry
 from attnhub.errors import (
     BackendUnsupported,
     InvalidArgument,
@@ -100,6 +101,11 @@ WRONG_DATA = [
         },
         "dim: Subset cannot",
         id="in a rule",
+    ),
+    pytest.param(
+        {"capability": sheet(features=Subset("caps"))},
+        "features has no value 'caps'; did you mean 'cap'",
+        id="a feature that there is not",
     ),
 ]
 
@@ -224,6 +230,63 @@ def test_a_wrong_plan_sets_the_backend_aside(load: str, text: str) -> None:
     assert text in reports[0]
     with pytest.raises(BackendUnsupported, match="wrong"):
         d.plan(problem("cpu"), backend="wrong")
+
+
+_RUNS: dict[str, Any] = {
+    "too_few": lambda x: None,
+    "too_many": lambda x, eps, out: None,
+    "by_name": lambda *, x, eps: None,
+    "fits": lambda x, eps: None,
+    "gathers": lambda *args: None,
+    "more_by_default": lambda x, eps, stream=None: None,
+    "builtin": min,
+}
+planners = {name: Giving(types.SimpleNamespace(run=run)) for name, run in _RUNS.items()}
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return planners[name]
+    except KeyError:
+        raise AttributeError(f"this module has no attribute {name!r}") from None
+
+
+def _dispatcher_of(contract: Contract, *backends: Backend) -> Dispatcher:
+    class Contracted:
+        @hookimpl
+        def attnhub_ops(self) -> list[Op]:
+            at = "tests.core.fakes:FakeProblem"
+            return [Op(name="fake.op", summary="", problem=at, workloads=at, contracts=(contract,))]
+
+        @hookimpl
+        def attnhub_backends(self) -> list[Backend]:
+            return [*backends]
+
+    d = Dispatcher(Registry())
+    d.registry.register(Contracted(), "contracted")
+    return d
+
+
+@pytest.mark.parametrize("load", ["too_few", "too_many", "by_name"])
+def test_a_plan_whose_run_takes_other_arguments_sets_the_backend_aside(load: str) -> None:
+    d = _dispatcher_of(Contract(run="x: Tensor[n], eps: float"), planner(load), EVERYTHING)
+    (plan, _), (report,) = told(lambda: d.plan(problem("cpu")))
+    assert plan.made_by == "everything"
+    assert "is called as run(x, eps) by position" in report
+    assert "docs/plan_contract.md" in report
+
+
+@pytest.mark.parametrize("load", ["fits", "gathers", "more_by_default", "builtin"])
+def test_a_plan_whose_run_takes_the_arguments_is_kept(load: str) -> None:
+    d = _dispatcher_of(Contract(run="x: Tensor[n], eps: float"), planner(load), EVERYTHING)
+    (plan, _), reports = told(lambda: d.plan(problem("cpu")))
+    assert plan.run is _RUNS[load]
+    assert not reports
+
+
+def test_a_contract_that_is_no_python_is_refused_at_registration() -> None:
+    with pytest.raises(PluginError, match="write the arguments as in Python"):
+        _dispatcher_of(Contract(run="x: Tensor[n] eps: float"))
 
 
 def test_an_op_whose_plans_hold_a_batch_needs_update() -> None:

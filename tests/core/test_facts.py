@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+import attnhub
 from attnhub.core import discovery
 from attnhub.core.problem import fact_fields
-from attnhub.errors import InvalidArgument
+from attnhub.errors import InvalidArgument, UnknownName
 from attnhub.plugin import Problem, fact
 
 
@@ -136,3 +137,30 @@ def test_rules_over_two_facts(op: str, facts: dict[str, Any], text: str) -> None
     base |= {n: False for n, v in base.items() if isinstance(v, bool)}
     with pytest.raises(InvalidArgument, match=text):
         cls.of("cpu", **base, **facts)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("bf16", "'bfloat16'"),
+        ("fp16", "'float16'"),
+        ("FP32", "'float32'"),
+        ("flaot32", "'float32'"),
+        ("fp8", "'float8_e4m3fn' or 'float8_e5m2'"),
+    ],
+)
+def test_a_dtype_by_another_name_is_refused_with_the_one_it_has(given: str, meant: str) -> None:
+    facts = {"num_qo_heads": 4, "num_kv_heads": 4, "head_dim": 64}
+    with pytest.raises(InvalidArgument, match=rf"did you mean {meant}$"):
+        attnhub.explain("attention", device="cpu", dtype=given, **facts)
+
+
+def test_missing_facts_are_asked_for_with_their_shorthands() -> None:
+    with pytest.raises(InvalidArgument, match="also needs the facts") as caught:
+        attnhub.explain("attention", device="cpu", num_qo_heads=4)
+    assert all(f"{short}= stands for" in str(caught.value) for short in ATTENTION)
+    with pytest.raises(UnknownName, match="did you mean 'head_dim'"):
+        attnhub.explain("attention", device="cpu", head_dims=64)
+
+
+ATTENTION = ("head_dim", "dtype", "kv", "variant")

@@ -14,7 +14,13 @@ from attnhub.core import options
 from attnhub.core.dispatch import Dispatcher
 from attnhub.core.env import environment
 from attnhub.core.options import Override
-from attnhub.errors import BackendUnsupported, InvalidArgument, NoBackend, UnknownName
+from attnhub.errors import (
+    BackendUnsupported,
+    InvalidArgument,
+    NoBackend,
+    PluginWarning,
+    UnknownName,
+)
 from attnhub.plugin import isolated
 from tests.core.fakes import EVERYTHING, FAST, SLOW, dispatcher, plugin, problem
 
@@ -121,6 +127,33 @@ def test_a_known_plugin_that_is_not_installed_is_named_with_what_to_do(three: Di
         three.decide(problem(), "fa3_hopper")
 
 
+def test_who_names_a_known_plugin_is_not_asked_whether_he_meant_it(three: Dispatcher) -> None:
+    with pytest.raises(UnknownName, match=r"^backend 'fa2_cuda' is not installed: .* \(use\)$"):
+        three.check_name(Override(backend="fa2_cuda", scope="use"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        pytest.param("fa2cuda", "did you mean 'fa2_cuda'", id="all but named"),
+        pytest.param("cuda", "known: everything, fast, slow ", id="far from it"),
+    ],
+)
+def test_plugins_that_are_not_installed_are_proposed_for_near_names_only(
+    three: Dispatcher, given: str, said: str
+) -> None:
+    with pytest.raises(UnknownName, match=said):
+        three.decide(problem(), given)
+
+
+def test_a_backend_that_a_rule_excludes_is_said_to_fit(three: Dispatcher) -> None:
+    with use("slow"):
+        decision = three.decide(problem())
+    (row,) = (r for r in decision.rejected if r.name == "fast")
+    assert [str(r) for r in row.reasons] == ["fits, but excluded by use: require slow"]
+    assert "needs" not in str(decision).partition("everything")[2].splitlines()[0]
+
+
 def test_a_rule_for_every_op_spares_ops_the_backend_does_not_serve(three: Dispatcher) -> None:
     with use("fast"):
         found = three.overrides("another.op", "")
@@ -185,7 +218,8 @@ def test_a_pattern_names_its_ops_also_those_that_the_backend_does_not_serve(
     three: Dispatcher, op: str
 ) -> None:
     elsewhere = dataclasses.replace(FAST, name="elsewhere", op="another.op")
-    three.registry.register(plugin(elsewhere), "elsewhere")
+    with pytest.warns(PluginWarning, match="op 'another.op', which nobody registered"):
+        three.registry.register(plugin(elsewhere), "elsewhere")
     with use("elsewhere", op=op), pytest.raises(BackendUnsupported, match="'elsewhere' is requir"):
         three.plan(problem())
     with use("elsewhere", "prefer", op):

@@ -265,3 +265,17 @@ def test_not_planned() -> None:
         batch_mla(PROBLEM).run(t.q_nope, t.q_pe, t.kv)
     with pytest.raises(NotPlanned, match=r"explain\(\) before plan\(\)"):
         batch_mla(PROBLEM).explain()
+
+
+@pytest.mark.parametrize("name", ["scales.ckv", "scales.kpe", "out"])
+def test_no_gradient_leaks_through_scales_or_output(name: str) -> None:
+    mla = BatchMLA(4, "float32", head_dim=(8, 4), page_size=5, scale=0.3, device="cpu")
+    index = torch.tensor([0, 1], dtype=torch.int32)
+    mla.plan(index, PagedKV(index, index[:1], index[1:]))
+    caches = torch.randn(1, 5, 8), torch.randn(1, 5, 4)
+    scale = torch.ones(1, requires_grad=True)
+    given: dict[str, Any] = {"out": torch.zeros(1, 4, 8, requires_grad=True)}
+    if name != "out":
+        given = {"scales": MLAScales(**{name.partition(".")[2]: scale})}
+    with pytest.raises(InvalidArgument, match=rf"forward only and {name} requires grad"):
+        mla.run(torch.randn(1, 4, 8), torch.randn(1, 4, 4), caches, **given)

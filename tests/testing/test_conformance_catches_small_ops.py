@@ -128,7 +128,7 @@ def append_as_nhd(honest: Any, *args: Any) -> None:
 
 def append_until_padding(honest: Any, a: Any, b: Any, *rest: Any) -> None:
     *caches_and_table, batch_indices, positions, layout = rest
-    n = int((batch_indices < 0).int().argmax())
+    n = int((batch_indices < 0).int().argmax()) if len(batch_indices) else 0
     honest(a[:n], b[:n], *caches_and_table, batch_indices[:n], positions[:n], layout)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnhub.errors import InvalidArgument
+from attnhub.errors import IndexOutOfRange, InvalidArgument
 from attnhub.testing.compare import assert_close
 from attnhub.variant import Graph, ScalarParam, TensorParam, Variant, trace
 from attnhub.variant.expr import OPS
@@ -114,7 +114,7 @@ def test_an_index_out_of_range_names_the_parameter() -> None:
     sentence = r'params\["bias"\] .*index 1 from -4 to -1; dimension 1 takes 0 to 4'
     with pytest.raises(IndexError, match=sentence.replace('"', "'")):
         evaluate(_bias_graph(), arguments, {"bias": torch.ones(HEADS, QO_LEN)})
-    with pytest.raises(IndexError, match="index 0 from 2 to 2; dimension 0 takes 0 to 1"):
+    with pytest.raises(IndexOutOfRange, match="index 0 from 2 to 2; dimension 0 takes 0 to 1"):
         evaluate(_bias_graph(), arguments, {"bias": torch.ones(HEADS - 1, QO_LEN)})
 
 
