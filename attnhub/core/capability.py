@@ -144,7 +144,9 @@ class Capability:
         """The fields to look at and what to hold them against, put together once per class."""
         if cls not in self._cache:
             fields = fact_fields(cls)
-            names = [n for n in fields if n in self.accepts or not self.complete]
+            free = {n for n, c in self.accepts.items() if isinstance(c, AnyValue)}
+            asked = self.accepts if self.complete else fields
+            names = [n for n in fields if n in asked and n not in free]
             rows = [(n, self.accepts.get(n), fields[n].default) for n in names]
             # Two names more than needed, so that it gives a tuple whatever there is.
             values = operator.attrgetter("op", "op", *names)

@@ -119,7 +119,7 @@ def _functional(device: str) -> float:
 
 def _selection(device: str) -> float:
     """A decision that nothing cached: the problem is built, and every backend is asked."""
-    with stubs.registry(stubs.Twelve()) as registry:
+    with stubs.registry(stubs.Nine()) as registry:
         facts = _facts(devices.named("h100"))
         dispatcher = dispatch.default()
 
