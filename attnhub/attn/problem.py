@@ -9,7 +9,7 @@ from typing import Any
 
 from attnhub.attn.kv import BlockSparse, DTypes, KVLayout, Paged, Ragged, VariableBlocks, dims
 from attnhub.core.near import did_you_mean
-from attnhub.core.problem import Extent, Problem, Work, fact
+from attnhub.core.problem import DTYPE_BYTES, Extent, Problem, Work, fact
 from attnhub.errors import InvalidArgument
 from attnhub.variant import Variant
 
@@ -29,7 +29,6 @@ FEATURES = (
     "output_mod",
     "softmax_off",
 )
-BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, **dict.fromkeys(FP8, 1)}
 _KINDS = {Paged: "paged", Ragged: "ragged", BlockSparse: "block_sparse"}
 
 
@@ -151,13 +150,13 @@ class AttentionProblem(Problem):
         dim = self.head_dim_qk + self.head_dim_vo
         pairs = n.pairs(self.variant.band[0], causal="causal" in self.features)
         query, row = (
-            self.head_dim_qk * BYTES[self.q_dtype],
-            self.head_dim_vo * BYTES[self.out_dtype],
+            self.head_dim_qk * DTYPE_BYTES[self.q_dtype],
+            self.head_dim_vo * DTYPE_BYTES[self.out_dtype],
         )
         return Work(
             flops=2.0 * pairs * self.num_qo_heads * dim,
             bytes=float(
-                n.kv_tokens * self.num_kv_heads * dim * BYTES[self.kv_dtype]
+                n.kv_tokens * self.num_kv_heads * dim * DTYPE_BYTES[self.kv_dtype]
                 + n.tokens * self.num_qo_heads * (query + row)
             ),
             assumed=n.assumed,

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attnhub.attn import problem as attn
-from attnhub.core.problem import Problem, Work, fact
+from attnhub.core.problem import DTYPE_BYTES, Problem, Work, fact
 from attnhub.errors import InvalidArgument
 
 #: DeepSeek's: the latent row, and the rotary part of the key beside it.
@@ -62,11 +62,11 @@ class MLAProblem(Problem):
         n = attn.Sizes.of(self.extent)
         key, value = self.head_dim_ckv + self.head_dim_kpe, self.head_dim_ckv
         pairs = n.pairs(causal="causal" in self.features)
-        row = key * attn.BYTES[self.q_dtype] + value * attn.BYTES[self.out_dtype]
+        row = key * DTYPE_BYTES[self.q_dtype] + value * DTYPE_BYTES[self.out_dtype]
         return Work(
             flops=2.0 * pairs * self.num_heads * (key + value),
             bytes=float(
-                n.kv_tokens * key * attn.BYTES[self.kv_dtype] + n.tokens * self.num_heads * row
+                n.kv_tokens * key * DTYPE_BYTES[self.kv_dtype] + n.tokens * self.num_heads * row
             ),
             assumed=n.assumed,
         )
