@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 import threading
+from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 from attnhub.core.env import environment
 from attnhub.core.registry import Registry
@@ -31,10 +35,40 @@ def register_builtin(registry: Registry) -> None:
     registry.register(importlib.import_module(BUILTIN), "attnhub")
 
 
+def entry_points() -> list[metadata.EntryPoint]:
+    """The plugins of all installed packages, by name.
+
+    What ``importlib.metadata.entry_points(group=GROUP)`` finds. That one parses all that hundreds
+    of packages say, for a few lines of it: on some machines more than 100 ms.
+    """
+    found = [entry for d in _distributions() for entry in d.entry_points if entry.group == GROUP]
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _distributions() -> Iterator[metadata.Distribution]:
+    """Those whose entry points mention the group, and any that are not in plain folders."""
+    seen: set[str] = set()
+    for place in sys.path:
+        try:
+            inside = list(Path(place).iterdir())
+        except OSError:  # an archive, perhaps
+            yield from metadata.distributions(path=[place])
+            continue
+        for info in inside:
+            project = info.name.partition("-")[0].lower()
+            # Of two installations of a package the first on the path counts.
+            if info.suffix not in {".dist-info", ".egg-info"} or project in seen:
+                continue
+            seen.add(project)
+            with contextlib.suppress(OSError, UnicodeError):
+                if f"[{GROUP}]" in (info / "entry_points.txt").read_text(encoding="utf-8"):
+                    yield metadata.Distribution.at(info)
+
+
 def discover(registry: Registry) -> None:
     """Register the built-in backends and every installed plugin, one by one, in name order."""
     register_builtin(registry)
-    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda e: e.name):
+    for entry in entry_points():
         if selected(entry.name):
             registry.load_entry_point(entry)
     registry.check_ops()

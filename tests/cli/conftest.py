@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,12 +80,7 @@ def _forget() -> None:
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Call it with plugins to have these, and no others, beside the built-in one."""
     plugins: list[Plugin] = []
-    real = metadata.entry_points
-
-    def entry_points(**wanted: str) -> Any:
-        return plugins if wanted == {"group": discovery.GROUP} else real(**wanted)
-
-    monkeypatch.setattr(metadata, "entry_points", entry_points)
+    monkeypatch.setattr(discovery, "entry_points", lambda: plugins)
     for name in env.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     _forget()

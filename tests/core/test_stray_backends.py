@@ -39,7 +39,7 @@ class _Entry:
 def discovered(monkeypatch: pytest.MonkeyPatch, **plugins: Any) -> tuple[Registry, list[str]]:
     """A registry of these plugins, loaded in the order of their names, and what was reported."""
     entries = [_Entry(name, offered) for name, offered in plugins.items()]
-    monkeypatch.setattr(discovery.metadata, "entry_points", lambda group: entries)
+    monkeypatch.setattr(discovery, "entry_points", lambda: entries)
     registry = Registry()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

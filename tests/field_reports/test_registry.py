@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def test_a_denied_plugin_is_never_opened(
     def entry(name: str) -> Entry:
         return Entry(name=name, load=lambda: seen.append(name) or plugin())
 
-    forgetful.setattr(metadata, "entry_points", lambda group: [entry("one"), entry("two")])
+    forgetful.setattr(discovery, "entry_points", lambda: [entry("one"), entry("two")])
     forgetful.setenv("ATTNHUB_PLUGINS", listed)
     assert sorted(discovery.default().plugins) == ["attnhub", *opened]
     assert seen == opened
@@ -59,12 +58,12 @@ def test_a_denied_plugin_is_never_opened(
 
 def test_installed_packages_are_searched_once_a_process(forgetful: pytest.MonkeyPatch) -> None:
     """So the search needs no cache on disk that could be stale."""
-    searched: list[str] = []
-    forgetful.setattr(metadata, "entry_points", lambda group: searched.append(group) or [])
+    searched: list[int] = []
+    forgetful.setattr(discovery, "entry_points", lambda: searched.append(1) or [])
     for tokens in range(1, 40):
         attnhub.explain(OP, device="h100", dtype="float16", hidden=8, tokens=tokens)
         attnhub.norm.rmsnorm(torch.ones(tokens, 8), torch.ones(8))
-    assert searched == ["attnhub"]
+    assert searched == [1]
 
 
 def test_an_unknown_variable_stops_the_first_call(isolated_registry: Registry) -> None:
