@@ -1,4 +1,4 @@
-"""Every environment variable of AttnHub, read once; an unknown ``ATTNHUB_*`` is an error."""
+"""Every environment variable that is read, once; an unknown ``ATTNHUB_*`` is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ VARIABLES: dict[str, str] = {
     "ATTNHUB_BACKEND": "comma-separated overrides, `[op=]name`; prefix `prefer:` or `deny:`",
     "ATTNHUB_PLUGINS": "comma-separated plugins to load; with a leading `-`, plugins to skip",
     "ATTNHUB_CACHE_DIR": "folder of compiled kernels, instead of the user's cache folder",
+    "ATTNHUB_CUBIN_DIR": "folder of kernels built ahead of time by `attnhub warmup --output`",
     "ATTNHUB_PROFILE": "path of a measured profile (JSON) that ranking prefers to cost models",
+    "ATTNHUB_COMPILER": "`nvrtc` or `nvcc`, instead of the first that is found",
+    "CUDA_HOME": "CUDA toolkit whose compilers come before all others",
 }
 
 
@@ -23,6 +26,9 @@ class Environment:
 
     backend: str
     cache_dir: str
+    compiler: str
+    cubin_dir: str
+    cuda_home: str
     plugins: str
     profile: str
 
@@ -37,4 +43,5 @@ def environment() -> Environment:
     for name in os.environ:
         if name.startswith("ATTNHUB_") and name not in VARIABLES:
             raise UnknownName("environment variable", name, VARIABLES, "(unset or rename it)")
-    return Environment(**{name[8:].lower(): os.environ.get(name, "").strip() for name in VARIABLES})
+    found = {name: os.environ.get(name, "").strip() for name in VARIABLES}
+    return Environment(**{n.removeprefix("ATTNHUB_").lower(): text for n, text in found.items()})

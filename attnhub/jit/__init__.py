@@ -1,4 +1,4 @@
-"""From a kernel's spec to its cubin: render, compile with NVRTC or nvcc, keep. Free of torch.
+"""From a kernel's spec to its launch: render, compile with NVRTC or nvcc, keep, load. No torch.
 
 This package knows nothing of attention. Plugins reach it through :mod:`attnhub.plugin`.
 """
@@ -6,10 +6,14 @@ This package knows nothing of attention. Plugins reach it through :mod:`attnhub.
 from __future__ import annotations
 
 from attnhub.jit.build import Cubin, Progress, compile_kernels
-from attnhub.jit.cache import Cache, Entry
+from attnhub.jit.cache import Cache
 from attnhub.jit.compilers import Compiler, Finding, Unit, choose, discover
-from attnhub.jit.errors import CacheWarning, CompileError, NoCompiler
+from attnhub.jit.errors import CacheWarning, CompileError, DriverError, NoCompiler
+from attnhub.jit.launcher import Launcher, LoadedKernel
+from attnhub.jit.params import ParamLayout
 from attnhub.jit.spec import KernelSpec
+from attnhub.jit.store import Entry
+from attnhub.jit.tensor_map import TensorMap
 
 __all__ = [
     "Cache",
@@ -17,11 +21,16 @@ __all__ = [
     "CompileError",
     "Compiler",
     "Cubin",
+    "DriverError",
     "Entry",
     "Finding",
     "KernelSpec",
+    "Launcher",
+    "LoadedKernel",
     "NoCompiler",
+    "ParamLayout",
     "Progress",
+    "TensorMap",
     "Unit",
     "choose",
     "compile_kernels",

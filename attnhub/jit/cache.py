@@ -1,52 +1,29 @@
-"""The folder of compiled kernels, shared by processes and machines of equal content.
+"""The user's store of compiled kernels, shared by processes and machines of equal content.
 
-    kernels/<ab>/<key>/    kernel.cubin, kernel.cu, build.log, entry.json (the hash of the cubin)
-    rendered/<key>         rendered sources by what they are rendered from
-    failed/<key>/          sources and logs of kernels that did not compile
-    locks/, tmp/           one lock per key; folders in which builds go on
+Beside what every :class:`~attnhub.jit.store.Store` holds, a build's folder has ``kernel.cu`` and
+``build.log``, and the cache
 
-An entry appears by one rename and is never changed, so readers take no lock, and a process that is
-killed leaves nothing but a folder under ``tmp``. What does not match its hash counts as absent.
+    failed/<key>/    sources and logs of kernels that did not compile
+    locks/           one lock per key
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnhub.jit.errors import CacheWarning
+from attnhub.jit.store import Entry, Store
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
-
-_IMAGE, _FACTS = "kernel.cubin", "entry.json"
-
-#: A folder under ``tmp`` this old belongs to a build that was killed.
-_STALE_SECONDS = 86400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One kernel in the cache, as ``attnhub cache list`` shows it."""
-
-    key: str
-    name: str
-    arch: str
-    compiler: str
-    seconds: float
-    bytes: int
-    used: float
-    folder: Path
 
 
 class Cache:
@@ -68,34 +45,38 @@ class Cache:
             self._root = _writable(self.home)
         return self._root
 
-    def _roots(self) -> list[Path]:
+    def _stores(self) -> list[Store]:
         """Where to read; reading alone does not decide where to write."""
         other = self._root or _fallback(make=False)
-        return list(dict.fromkeys([self.home, *([other] if other else [])]))
+        return list(map(Store, dict.fromkeys([self.home, *([other] if other else [])])))
 
     # -- reading ---------------------------------------------------------------------------
 
     def load(self, key: str) -> bytes | None:
         """The cubin under a key; None if it is absent or not what its hash says."""
-        for root in self._roots():
-            if image := _image(_place(root, key)):
+        for store in self._stores():
+            if image := store.load(key):
+                store.note_use(key)
                 return image
+        return None
+
+    def load_of_any_compiler(self, content: str) -> tuple[str, bytes] | None:
+        """The key and the cubin of what some compiler made of a content."""
+        for store in self._stores():
+            for key in store.with_content(content):
+                if image := store.load(key):
+                    store.note_use(key)
+                    return key, image
         return None
 
     def rendered(self, key: str) -> str | None:
         """The rendered source under a template key."""
-        for root in self._roots():
-            with contextlib.suppress(OSError, UnicodeError):
-                return (root / "rendered" / key).read_text(encoding="utf-8")
-        return None
+        found = (store.rendered(key) for store in self._stores())
+        return next((body for body in found if body is not None), None)
 
     def entries(self) -> list[Entry]:
         """Every whole entry, the one unused for longest first."""
-        found = []
-        for root in self._roots():
-            for folder in root.glob("kernels/*/*"):
-                with contextlib.suppress(OSError, ValueError, KeyError):
-                    found.append(_entry(folder))
+        found = [entry for store in self._stores() for entry in store.entries()]
         return sorted(found, key=lambda e: e.used)
 
     # -- writing ---------------------------------------------------------------------------
@@ -108,54 +89,19 @@ class Cache:
         folder.mkdir(exist_ok=True)
         return FileLock(folder / f"{key}.lock")
 
-    @contextlib.contextmanager
-    def workspace(self) -> Iterator[Path]:
-        """A temporary folder on the same file system, so that a rename publishes what is in it."""
-        folder = self.root / "tmp"
-        folder.mkdir(exist_ok=True)
-        self._sweep(folder)
-        made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=folder))
-        try:
-            yield made
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-
-    @staticmethod
-    def _sweep(folder: Path) -> None:
-        """Remove what killed builds left."""
-        for old in folder.iterdir():
-            with contextlib.suppress(OSError):
-                if time.time() - old.stat().st_mtime > _STALE_SECONDS:
-                    shutil.rmtree(old, ignore_errors=True)
+    def workspace(self) -> AbstractContextManager[Path]:
+        """A temporary folder from which :meth:`publish` takes entries."""
+        return Store(self.root).workspace()
 
     def remember(self, key: str, body: str) -> None:
         """Keep a rendered source, so that the next process need not render."""
-        folder = self.root / "rendered"
         # Without it the next process renders, so nothing is worth failing for.
-        with contextlib.suppress(OSError), self.workspace() as tmp:
-            folder.mkdir(exist_ok=True)
-            (tmp / "body").write_text(body, encoding="utf-8")
-            (tmp / "body").replace(folder / key)
+        with contextlib.suppress(OSError):
+            Store(self.root).remember(key, body)
 
     def publish(self, key: str, made: Path, facts: dict[str, Any]) -> bytes:
-        """Turn a build's folder into the entry of a key; returns its cubin.
-
-        Args:
-            key: the entry's name.
-            made: the folder, in a workspace of this cache, that holds the cubin.
-            facts: what :class:`Entry` says of it: name, arch, compiler, seconds.
-        """
-        image = (made / _IMAGE).read_bytes()
-        facts = {**facts, "sha256": hashlib.sha256(image).hexdigest(), "bytes": len(image)}
-        (made / _FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
-        for file in made.iterdir():
-            _sync(file)
-        _sync(made)
-        place = _place(self.root, key)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _move_in(made, place)
-        _sync(place.parent)
-        return image
+        """Turn a build's folder into the entry of a key; as :meth:`Store.publish`."""
+        return Store(self.root).publish(key, made, facts)
 
     def keep_failed(self, key: str, made: Path) -> Path:
         """Keep the source and the log of a kernel that does not compile; returns their folder."""
@@ -193,54 +139,6 @@ class Cache:
         for name in ("failed", "rendered"):
             shutil.rmtree(self.root / name, ignore_errors=True)
         return removed
-
-
-def _move_in(made: Path, place: Path, attempts: int = 3) -> None:
-    """Rename a build to its entry; what stands there gives way if it is broken, else stays."""
-    try:
-        made.rename(place)
-    except OSError:
-        # Another process may have been faster although we hold the lock: locks do nothing on some
-        # network file systems.
-        if _image(place) is not None:
-            return
-        if attempts == 1:
-            raise
-        with contextlib.suppress(FileNotFoundError):
-            place.rename(made.with_name(f"{made.name}.broken{attempts}"))
-        _move_in(made, place, attempts - 1)
-
-
-def _place(root: Path, key: str) -> Path:
-    return root / "kernels" / key[:2] / key
-
-
-def _image(folder: Path) -> bytes | None:
-    """The cubin of an entry if it is whole; notes that it was used."""
-    try:
-        facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
-        image = (folder / _IMAGE).read_bytes()
-        if facts["sha256"] != hashlib.sha256(image).hexdigest():
-            return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    with contextlib.suppress(OSError):
-        os.utime(folder / _FACTS)
-    return image
-
-
-def _entry(folder: Path) -> Entry:
-    facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
-    return Entry(
-        key=folder.name,
-        name=facts["name"],
-        arch=facts["arch"],
-        compiler=facts["compiler"],
-        seconds=facts["seconds"],
-        bytes=facts["bytes"],
-        used=(folder / _FACTS).stat().st_mtime,
-        folder=folder,
-    )
 
 
 def _user_folder() -> Path:
@@ -281,12 +179,3 @@ def _fallback(*, make: bool = True) -> Path | None:
         return None
     private = folder.is_dir() and not folder.is_symlink() and not found.st_mode & 0o077
     return folder if private and (found.st_uid == user or os.name == "nt") else None
-
-
-def _sync(path: Path) -> None:
-    """Have the disk hold what was written, so that no power cut leaves half an entry."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

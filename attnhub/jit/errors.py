@@ -1,10 +1,11 @@
-"""What can go wrong between a kernel source and its cubin.
+"""What can go wrong between a kernel source and its launch.
 
 AttnHubError
 ├── CompileError (RuntimeError)   the compiler refused a kernel
-└── NoCompiler (RuntimeError)     this machine has neither NVRTC nor nvcc
+├── NoCompiler (RuntimeError)     this machine has neither NVRTC nor nvcc
+└── DriverError (RuntimeError)    the driver refused a call, or there is none
 
-CacheWarning (RuntimeWarning)     the cache folder cannot be written; another one is used
+CacheWarning (RuntimeWarning)     a folder of kernels that cannot be written, or is damaged
 
 Each exception keeps its facts as attributes, so that a program can act on them.
 """
@@ -42,6 +43,20 @@ class NoCompiler(AttnHubError, RuntimeError):
     def __init__(self, message: str, reasons: dict[str, str]) -> None:
         super().__init__(message)
         self.reasons = reasons
+
+
+class DriverError(AttnHubError, RuntimeError):
+    """What the CUDA driver refused.
+
+    Attributes:
+        call: the function of libcuda; empty if there is no driver.
+        status: its result as a number, 0 if the function was not called.
+        name: the result's name, as ``CUDA_ERROR_INVALID_VALUE``.
+    """
+
+    def __init__(self, message: str, *, call: str = "", status: int = 0, name: str = "") -> None:
+        super().__init__(message)
+        self.call, self.status, self.name = call, status, name
 
 
 class CacheWarning(RuntimeWarning):

@@ -49,7 +49,7 @@ def content_key(spec: KernelSpec, body: str) -> str:
         spec: the kernel.
         body: its rendered source without the banner, whose version does not change the kernel.
     """
-    found = headers(body, specs.folders(spec.include_dirs))
+    found = headers(body, spec.folders())
     return digest([_FORMAT, body, found, spec.flags, spec.arch])
 
 

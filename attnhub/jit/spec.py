@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from attnhub.errors import InvalidArgument, UnknownName
+from attnhub.jit.params import ParamLayout
 
 #: Architectures that a kernel can be made for, with the suffix that unlocks their own instructions.
 ARCHS = tuple(
@@ -48,7 +48,8 @@ class KernelSpec:
         name: how progress, errors and the cache call it.
         template: the Jinja template, ``"package:path"``.
         context: a frozen dataclass; the template sees its fields, and ``entry``.
-        entry: the symbol to launch, ``extern "C"``.
+        entry: the symbol to launch, ``extern "C"``. It takes one struct, by value.
+        params: the layout of that struct.
         arch: ``"sm_90a"``; one of :data:`ARCHS`.
         include_dirs: folders of own headers, ``"package:path"``, searched in order.
         flags: of those in :data:`FLAGS`, with ``=value`` where they take one.
@@ -63,6 +64,7 @@ class KernelSpec:
         ...     template="attnhub_demo:templates/scale.cu.jinja",
         ...     context=Scale(dtype="float", factor=2.0),
         ...     entry="scale",
+        ...     params=ParamLayout({"x": "float*", "n": "int"}),
         ...     arch="sm_90a",
         ... )
     """
@@ -71,6 +73,7 @@ class KernelSpec:
     template: str
     context: Any = field(compare=False)
     entry: str
+    params: ParamLayout
     arch: str
     include_dirs: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
@@ -91,6 +94,16 @@ class KernelSpec:
 
     def __str__(self) -> str:
         return f"kernel {self.name!r} for {self.arch}"
+
+    def source(self) -> str:
+        """The CUDA source, as the compiler gets it."""
+        from attnhub.jit import render
+
+        return render.banner(self) + render.render(self)
+
+    def folders(self) -> tuple[Path, ...]:
+        """Where its own headers lie."""
+        return tuple(map(locate, self.include_dirs))
 
 
 def values(context: Any) -> dict[str, Any]:
@@ -137,8 +150,3 @@ def locate(resource: str) -> Path:
         if (folder / inner).exists():
             return folder / inner
     raise InvalidArgument(f"{resource!r}: {package} has no {inner!r} in {folders[0]}")
-
-
-def folders(resources: Iterable[str]) -> tuple[Path, ...]:
-    """Where each of several folders lies."""
-    return tuple(map(locate, resources))

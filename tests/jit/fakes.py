@@ -13,6 +13,7 @@ from pathlib import Path
 from attnhub.jit.build import Cubin, compile_kernels
 from attnhub.jit.cache import Cache
 from attnhub.jit.compilers import Done, Unit
+from attnhub.jit.params import ParamLayout
 from attnhub.jit.spec import KernelSpec
 
 
@@ -40,6 +41,7 @@ def spec(
         template=f"{package}:templates/scale.cu.jinja",
         context=Scale(factor=factor),
         entry="scale",
+        params=ParamLayout({"data": "float*", "size": "int"}),
         arch=arch,
         include_dirs=(f"{package}:include",),
         flags=flags,

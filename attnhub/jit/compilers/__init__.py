@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 from attnhub.errors import UnknownName
-from attnhub.jit import spec as specs
 from attnhub.jit.errors import NoCompiler
 from attnhub.jit.spec import KernelSpec
 
@@ -47,7 +46,7 @@ class Unit:
             f"--gpu-architecture={self.spec.arch}",
             *_COMMON,
             *self.spec.flags,
-            *(f"--include-path={folder}" for folder in specs.folders(self.spec.include_dirs)),
+            *(f"--include-path={folder}" for folder in self.spec.folders()),
         )
 
 
@@ -137,6 +136,7 @@ def choose(prefer: str = "", cuda_home: str = "") -> Compiler:
     told = "; ".join(f"{n}: {why}" for n, why in reasons.items())
     raise NoCompiler(
         f"no compiler for CUDA kernels ({told}); install NVRTC and its headers with "
-        "`pip install nvidia-cuda-nvrtc nvidia-cuda-runtime` (a CUDA build of torch brings both)",
+        "`pip install nvidia-cuda-nvrtc nvidia-cuda-runtime` (a CUDA build of torch brings both), "
+        "or bring kernels that `attnhub warmup --output` built on another machine",
         reasons,
     )

@@ -11,6 +11,6 @@
 #include <cuda_bf16.h>
 #include <demo/scale.cuh>
 
-extern "C" __global__ void scale_bf16(__nv_bfloat16* data, int size) {
-  demo::scale<__nv_bfloat16, 4>(data, size, 0.5f);
+extern "C" __global__ void scale_bf16(const __grid_constant__ demo::Params<__nv_bfloat16> p) {
+  demo::scale<__nv_bfloat16, 4>(p, 0.5f);
 }

@@ -4,13 +4,19 @@
 
 namespace demo {
 
-// Multiplies data[0..size) by a factor, kUnroll elements a thread.
+template <typename T>
+struct Params {
+  T* data;  // [size]
+  int size;
+};
+
+// Multiplies data by a factor, kUnroll elements a thread.
 template <typename T, int kUnroll>
-__device__ __forceinline__ void scale(T* data, int size, float factor) {
+__device__ __forceinline__ void scale(const Params<T>& p, float factor) {
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
     const int idx = element_index(i, kUnroll);
-    if (idx < size) data[idx] = T(float(data[idx]) * factor);
+    if (idx < p.size) p.data[idx] = T(float(p.data[idx]) * factor);
   }
 }
 
