@@ -1,4 +1,4 @@
-"""The command line: ``attnhub list | explain | doctor | bench``.
+"""The command line: ``attnhub list | explain | fields | doctor | warmup | bench | cache``.
 
 Every module is imported when its command runs, so that ``attnhub --help`` and ``attnhub list`` load
 no torch.

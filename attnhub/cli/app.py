@@ -15,6 +15,7 @@ from attnhub.cli.explain import explain
 from attnhub.cli.fields import fields
 from attnhub.cli.kernels import cache
 from attnhub.cli.listing import list_backends
+from attnhub.cli.warmup import warmup
 from attnhub.errors import AttnHubError, PerformanceWarning, PluginWarning
 
 #: What typer's parser raises for a wrong word; typer exports only this kind of it.
@@ -32,6 +33,7 @@ app.command("list")(list_backends)
 app.command()(explain)
 app.command()(doctor)
 app.command()(fields)
+app.command()(warmup)
 app.add_typer(bench)
 app.add_typer(cache)
 

@@ -10,8 +10,7 @@ from importlib import metadata
 from typing import Any
 
 import attnhub
-from attnhub import jit
-from attnhub.cli import listing
+from attnhub.cli import listing, toolchain
 from attnhub.cli.kernels import the_cache
 from attnhub.cli.shadowing import shadowed
 from attnhub.core import device as devices
@@ -21,6 +20,7 @@ from attnhub.core.device import Device
 from attnhub.core.options import Override
 from attnhub.core.registry import Registry
 from attnhub.errors import AttnHubError, PluginWarning, UnknownName
+from attnhub.plugin import arch
 
 #: What is broken: pairs of what it is and why.
 Problems = list[tuple[str, str]]
@@ -40,7 +40,9 @@ def diagnose() -> dict[str, Any]:
         "plugins": _plugins(registry, problems),
         "overrides": _overrides(problems),
         "environment": variables,
-        "compilers": _compilers(),
+        "compilers": toolchain.compilers(),
+        "driver": toolchain.driver(),
+        "prebuilt": toolchain.ready_made(registry, problems),
         "cache": str(the_cache().home),
     }
     problems += _backend_faults(registry, present.values())
@@ -90,21 +92,6 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _compilers() -> list[dict[str, str]]:
-    """Each compiler of CUDA kernels: where it was found, or why it cannot be used."""
-    return [
-        {
-            "name": found.name,
-            "version": found.version,
-            "path": found.path,
-            "headers": found.headers,
-            "how": found.how,
-            "why": found.why,
-        }
-        for found in jit.discover()
-    ]
-
-
 def _devices(problems: Problems) -> dict[str, Device]:
     found = {"cpu": devices.CPU}
     try:
@@ -122,6 +109,7 @@ def _facts(name: str, device: Device) -> dict[str, Any]:
         "device": name,
         "name": device.name,
         "arch": device.arch,
+        "compiled_for": "" if device.sm is None else arch(device),
         "num_sms": device.num_sms,
         "bandwidth_gb_s": device.bandwidth,
         "tflops": device.tflops,
@@ -131,7 +119,7 @@ def _facts(name: str, device: Device) -> dict[str, Any]:
 def _plugins(registry: Registry, problems: Problems) -> list[dict[str, Any]]:
     broken = [info for info in registry.plugins.values() if info.error]
     problems += [(f"plugin {info.name}", info.error) for info in broken]
-    installed = {e.name for e in metadata.entry_points(group=discovery.GROUP)}
+    installed = {entry.name for entry in discovery.entry_points()}
     listed = env.environment().plugins.lstrip("-").split(",")
     problems += [
         ("ATTNHUB_PLUGINS", f"no plugin {name!r} is installed")

@@ -30,6 +30,12 @@ def _show(found: dict[str, Any]) -> None:
     listing.show_plugins(found["plugins"])
     output.line()
     _compilers(found["compilers"]).show()
+    output.line(f"  {_driver(found['driver'])}")
+    for store in found["prebuilt"]:
+        archs = f" for {', '.join(store['archs'])}" if store["archs"] else ""
+        output.line(
+            f"  {store['kernels']} kernels{archs}, built ahead of time, in {store['folder']}"
+        )
     output.line(f"  kernels are kept in {found['cache']}")
     for grid in (_overrides(found["overrides"]), _environment(found["environment"])):
         output.line()
@@ -52,9 +58,10 @@ def _versions(versions: dict[str, str]) -> output.Grid:
 
 
 def _devices(devices: list[dict[str, Any]]) -> output.Grid:
-    grid = output.Grid(title="devices", header=("device", "arch", "SMs", "name"))
+    grid = output.Grid(title="devices", header=("device", "arch", "kernels for", "SMs", "name"))
     for d in devices:
-        grid.add(d["device"], d["arch"], str(d["num_sms"] or "-"), d["name"])
+        made_for = d["compiled_for"] or "-"
+        grid.add(d["device"], d["arch"], made_for, str(d["num_sms"] or "-"), d["name"])
     return grid
 
 
@@ -65,6 +72,13 @@ def _compilers(compilers: list[dict[str, str]]) -> output.Grid:
         where = f"{c['path']} ({c['how']})" if c["path"] else c["why"]
         grid.add(c["name"], c["version"] or "-", where)
     return grid
+
+
+def _driver(driver: dict[str, str]) -> str:
+    if driver["why"]:
+        return driver["why"]
+    own = f", version {driver['version']}" if driver["version"] else ""
+    return f"driver: runs CUDA {driver['cuda']} and older{own}"
 
 
 def _overrides(overrides: list[dict[str, str]]) -> output.Grid:

@@ -54,7 +54,7 @@ def _fact(name: str, text: str, cls: type[Problem]) -> Any:
     if name == "kv" and (":" in text or text == "variable_blocks"):
         return _kv_layout(text)
     if name == "dtype" and "," in text:
-        return _dtypes(text)
+        return parse_dtypes(text)
     if name == "head_dim" and name not in fields:
         return _head_dims(text)
     if name == "rope" and name in fields:
@@ -133,7 +133,8 @@ def _head_dims(text: str) -> int | tuple[int, ...]:
     return dims if len(dims) == 2 else dims[0]
 
 
-def _dtypes(text: str) -> DTypes:
+def parse_dtypes(text: str) -> DTypes:
+    """The three dtypes in ``bfloat16,float8_e4m3fn,bfloat16``."""
     names = text.split(",")
     if len(names) != 3:
         raise InvalidArgument(f"dtype={text}: give one dtype, or three: of q, of kv, of the output")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +50,32 @@ def render(item: RenderableType) -> None:
     from rich.console import Console
 
     Console().print(item)
+
+
+@contextlib.contextmanager
+def progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr if that is a terminal; call it with a name, how many are done, and of what.
+
+    Example::
+
+        with progress("compiling") as tell:
+            tell("merge", 3, 12)
+    """
+    if not sys.stderr.isatty():
+        yield lambda name, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    last = TextColumn("{task.description}", markup=False)
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), last)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(name: str, done: int, total: int) -> None:
+            bar.update(task, description=name, completed=done, total=total)
+
+        yield tell
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,6 +30,7 @@ except SystemExit as end:
         pytest.param(["--help"], id="help"),
         pytest.param(["bench", "run", "--help"], id="help of a command that measures"),
         pytest.param(["explain", "--help"], id="help of a command that needs problems"),
+        pytest.param(["warmup", "--help"], id="help of a command that compiles"),
         pytest.param(["list"], id="list"),
         pytest.param(["list", "--json"], id="list as JSON"),
         pytest.param(["bench", "nonsense"], id="a wrong word"),
@@ -58,7 +59,7 @@ def test_python_m_runs_the_same() -> None:
 def test_help_names_every_command(cli: Cli) -> None:
     result = cli("--help")
     assert result.code == 0
-    assert all(name in result.out for name in ("list", "explain", "doctor", "bench"))
+    assert all(name in result.out for name in ("list", "explain", "doctor", "warmup", "bench"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The benchmark suites: ``overhead``, and one for each op from its family's workloads."""
+"""The benchmark suites: ``overhead``, ``jit``, ``schedule``, and one for each op.
+
+Those of ops come from the workloads of their families.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnhub.cli import output
-from attnhub.cli.suites import overhead, workloads
+from attnhub.cli.suites import jit, overhead, schedule, workloads
 from attnhub.cli.suites.ceiling import Ceiling
 from attnhub.cli.suites.workloads import Settings
 from attnhub.core import discovery
@@ -50,7 +53,7 @@ class Outcome:
 
 def names() -> list[str]:
     """Every suite."""
-    return [OVERHEAD, *sorted(discovery.default().ops)]
+    return [OVERHEAD, jit.SUITE, schedule.SUITE, *sorted(discovery.default().ops)]
 
 
 def matching(patterns: Sequence[str]) -> list[str]:
@@ -100,9 +103,21 @@ def contents() -> list[dict[str, Any]]:
             "about": "what dispatch and run cost on the host, by share of the budget",
             "workloads": {_ANY: len(overhead.BUDGETS)},
             "missing": "",
-        }
+        },
+        {
+            "suite": jit.SUITE,
+            "about": "what compiling kernels costs, and the first call of one",
+            "workloads": {_ANY: len(jit.MODELS)},
+            "missing": "",
+        },
+        {
+            "suite": schedule.SUITE,
+            "about": "what planning a batch costs, on the device and on the host",
+            "workloads": {_ANY: len(schedule.CASES)},
+            "missing": "",
+        },
     ]
-    for name in names()[1:]:
+    for name in sorted(ops):
         try:
             cases, missing = workloads.find(ops[name])
         except PluginError as error:
@@ -124,6 +139,10 @@ def run(suites: Sequence[str], settings: Settings) -> Iterator[Outcome]:
         with output.quiet():
             if name == OVERHEAD:
                 outcome = _run_overhead(settings, here)
+            elif name == jit.SUITE:
+                outcome = _run_jit(settings, here)
+            elif name == schedule.SUITE:
+                outcome = _run_schedule(settings, here)
             else:
                 outcome = _run_op(name, settings, here, ceiling)
         yield outcome
@@ -134,6 +153,23 @@ def _run_overhead(settings: Settings, here: results.Environment) -> Outcome:
         return Outcome(rows=overhead.rows(here, settings.device))
     except AttnHubError as error:  # a plugin that does not import, an override without a stub
         return Outcome(failed={OVERHEAD: str(error)})
+
+
+def _run_jit(settings: Settings, here: results.Environment) -> Outcome:
+    try:
+        found = jit.measure(here, settings.device)
+    except AttnHubError as error:  # no compiler, or a call that fails
+        return Outcome(failed={jit.SUITE: str(error)})
+    return Outcome(rows=found.rows, skipped=found.skipped, failed=found.failed)
+
+
+def _run_schedule(settings: Settings, here: results.Environment) -> Outcome:
+    if settings.device == "cpu":
+        return Outcome(skipped={schedule.SUITE: "it needs a GPU"})
+    try:
+        return Outcome(rows=schedule.rows(here, settings.device))
+    except AttnHubError as error:  # no compiler, or a driver that fails
+        return Outcome(failed={schedule.SUITE: str(error)})
 
 
 def _run_op(name: str, settings: Settings, here: results.Environment, ceiling: Ceiling) -> Outcome:

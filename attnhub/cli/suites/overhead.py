@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +11,10 @@ import torch
 import attnhub
 from attnhub.attn.problem import AttentionProblem
 from attnhub.cli.suites import stubs
+from attnhub.cli.suites.process import run_python
 from attnhub.core import device as devices
 from attnhub.core import dispatch
 from attnhub.core.problem import Extent
-from attnhub.errors import AttnHubError
 from attnhub.testing.results import Environment, Row
 from attnhub.testing.timing import host_overhead
 
@@ -150,23 +146,8 @@ def _facts(device: devices.Device) -> dict[str, Any]:
 
 def _import(code: str) -> float:
     """CPU time of a piece of code in a fresh process, after torch."""
-    root = Path(attnhub.__file__).resolve().parents[1]
-    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    env = {**os.environ, "PYTHONPATH": path}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
-    times = []
-    for _ in range(3):  # the best: the first may have to write the bytecode
-        done = subprocess.run(
-            [sys.executable, "-c", _TIMED.format(code)],
-            env=env,
-            capture_output=True,
-            check=False,
-            text=True,
-        )
-        if done.returncode:
-            raise AttnHubError(f"importing attnhub failed: {done.stderr.strip()}")
-        times.append(float(done.stdout.split()[-1]))
-    return min(times)
+    # The best: the first may have to write the bytecode.
+    return min(float(run_python(_TIMED.format(code)).split()[-1]) for _ in range(3))
 
 
 BUDGETS = (
