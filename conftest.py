@@ -1,4 +1,4 @@
-"""Settings for every test here, and what the ``gpu`` marker means."""
+"""Settings for every test here, and what the markers ``gpu`` and ``gates`` mean."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if not torch.cuda.is_available():
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let ``-m gpu`` select the cases of the conformance suite too."""
-    if item.get_closest_marker("attnhub_gpu"):
-        item.add_marker("gpu")
+    """Let ``-m gpu`` and ``-m gates`` select the cases of attnhub's own suites too."""
+    for marker in ("gpu", "gates"):
+        if item.get_closest_marker(f"attnhub_{marker}"):
+            item.add_marker(marker)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -50,7 +50,7 @@ export PYTHONUNBUFFERED=1
 
 if ((install)); then
     shopt -s nullglob
-    wheels=(.whl/*.whl) plugins=(plugins/*/pyproject.toml)
+    wheels=(.whl/*.whl) plugins=({plugins,examples}/*/pyproject.toml)
     if ((${#wheels[@]})); then "${pip[@]}" --find-links .whl "${wheels[@]}"; fi
     # --no-deps: what the machine has of torch and triton is what is to be tested.
     editable=(-e .)

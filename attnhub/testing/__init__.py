@@ -1,4 +1,4 @@
-"""For authors of backends: the conformance suite, comparison, generators, faults, benchmarks.
+"""For authors of backends: conformance, comparison, generators, faults, kernel gates, benchmarks.
 
 The names below load on first use, as the pytest plugin in this package must cost nothing.
 """

@@ -1,7 +1,8 @@
-"""Pytest plugin of attnhub: a fixture for tests of plugins, and the marker of its own suite.
+"""Pytest plugin of attnhub: a fixture for tests of plugins, and the markers of its own suites.
 
 It is loaded in every pytest session where attnhub is installed, so it imports nothing at load, and
-touches no test but those that ask for it: ``attnhub_gpu`` marks the cases of the conformance suite.
+touches no test but those that ask for it: ``attnhub_gpu`` marks cases of the conformance suite, and
+``attnhub_gates`` those of attnhub.testing.gates, whose table ends the session.
 """
 
 from __future__ import annotations
@@ -13,21 +14,41 @@ import pytest
 
 if TYPE_CHECKING:
     from attnhub.plugin import Registry
+    from attnhub.testing.emulator import EmulatedGpu
 
-_MARKER = (
-    "attnhub_gpu(sm=0): needs a GPU, of at least this compute capability (90 for 9.0); skipped "
-    "without one"
+_MARKERS = (
+    "attnhub_gpu(sm=0): needs a GPU, of compute capability 9.0 for sm=90; skipped without one",
+    "attnhub_gates: compiles a kernel for real and checks what became of it; needs no GPU",
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
-    config.addinivalue_line("markers", _MARKER)
+    """Declare the markers."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked ``attnhub_gpu`` where there is no GPU, or only an older one."""
     skip_without_gpu(item, "attnhub_gpu")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the table of the gates, if any ran; with xdist, those of every process."""
+    rows = [
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, value in report.user_properties
+        if name == "attnhub_gate"
+    ]
+    if rows:
+        from attnhub.testing.gates import table
+
+        terminalreporter.section("gates")
+        for line in table.lines(rows):
+            terminalreporter.line(line)
 
 
 def skip_without_gpu(item: pytest.Item, marker: str) -> None:
@@ -46,6 +67,16 @@ def missing_gpu(sm: int = 0) -> str:
     major, minor = torch.cuda.get_device_capability(0)
     here = 10 * major + minor
     return f"needs a GPU of sm_{sm} or later, this one is sm_{here}" if here < sm else ""
+
+
+@pytest.fixture
+def emulated_gpu(monkeypatch: pytest.MonkeyPatch) -> EmulatedGpu:
+    """A GPU in the kernel emulator, as the device "cpu"; see attnhub.testing.emulator."""
+    from attnhub.testing.emulator import EmulatedGpu
+
+    gpu = EmulatedGpu()
+    gpu.install(monkeypatch)
+    return gpu
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from attnhub.core.registry import Registry
 from attnhub.plugin import Backend, Capability, Efficiency
 from attnhub.testing.faults import Manifest
+from tests.testing.gate_kernels import KernelFolder
 from tests.testing.liars import Register
 
 
@@ -32,3 +34,12 @@ def register(isolated_registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Re
         isolated_registry.register(plugin, "liar")
 
     return add
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KernelFolder:
+    """A package for the kernels that a test compiles."""
+    folder = tmp_path / "site" / "kernels_of_a_test"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(folder.parent)
+    return KernelFolder(folder=folder)
