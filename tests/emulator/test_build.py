@@ -12,9 +12,11 @@ import pytest
 
 RUN = """
 import torch
+from pathlib import Path
+from attnhub.plugin import ParamLayout
 from attnhub.testing.emulator import EmulatedKernel, Launch
-kernel = EmulatedKernel("double.cuh", kernel="twice", params="Params",
-                        fields={"x": "float*"}, include_dirs=[__import__("pathlib").Path.cwd()])
+kernel = EmulatedKernel("double.cuh", kernel="twice", params=ParamLayout({"x": "float*"}),
+                        include_dirs=[Path.cwd()])
 x = torch.arange(64.0)
 kernel.run(Launch(block=64), x=x)
 assert torch.equal(x, torch.arange(0.0, 128, 2)), x

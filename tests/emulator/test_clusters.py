@@ -1,58 +1,46 @@
-"""Clusters in the emulator: distributed shared memory, remote arrivals, multicast."""
+"""Clusters: distributed shared memory, remote arrivals, multicast."""
 
 from __future__ import annotations
-
-import functools
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from attnhub.errors import InvalidArgument
-from attnhub.testing.emulator import (
-    EmulatedKernel,
-    EmulatorError,
-    Launch,
-    Misuse,
-    RaceDetected,
-    TensorMap,
-)
-
-KERNELS = Path(__file__).parent / "kernels"
+from attnhub.testing.emulator import EmulatorError, Launch, Misuse, RaceDetected, TensorMap
+from tests.emulator.specs import spec
+from tests.machines import HOPPER_MACHINES, kernel_on
 
 
-@functools.cache
-def kernel(name: str, bug: str = "kNone") -> EmulatedKernel:
-    return EmulatedKernel(
-        "clusters.cuh",
-        kernel=f"clusters::{name}<clusters::Bug::{bug}>",
-        params="clusters::Params",
-        fields={"x": "TensorMap", "y": "float*"},
-        include_dirs=[KERNELS],
-    )
+def planted(name: str, bug: str = "kNone") -> str:
+    return f"{name}<clusters::Bug::{bug}>"
 
 
-def run(emulated: EmulatedKernel, *, seed: int = 0, resident: int = 4) -> tuple[Tensor, Tensor]:
+def run(machine: str, name: str, *, seed: int = 0, resident: int = 4) -> tuple[Tensor, Tensor]:
     x, y = torch.randn(24, 32), torch.full((4, 32), torch.nan)
     launch = Launch(
         grid=(4,), block=32, cluster=2, smem=8 * 32 * 4 + 16, seed=seed, resident=resident
     )
-    emulated.run(launch, x=TensorMap(tensor=x, box=(8, 32), swizzle=0), y=y)
+    kernel_on(machine, spec(f"clusters::{name}")).run(
+        launch, x=TensorMap(tensor=x, box=(8, 32), swizzle=0), y=y
+    )
     return x, y
 
 
+@pytest.mark.parametrize("machine", HOPPER_MACHINES)
+@pytest.mark.parametrize("name", [planted("exchange"), "push"])  # by a load, by a store
 @pytest.mark.parametrize("resident", [1, 2, 4])  # less than a cluster, one, two
 @pytest.mark.parametrize("seed", [0, 1])
-def test_reads_the_memory_of_its_peer(seed: int, resident: int) -> None:
-    _, y = run(kernel("exchange"), seed=seed, resident=resident)
+def test_reaches_the_memory_of_its_peer(machine: str, name: str, seed: int, resident: int) -> None:
+    _, y = run(machine, name, seed=seed, resident=resident)
     lanes = torch.arange(32.0)
     assert torch.equal(y, torch.stack([lanes + 100, lanes, lanes + 100, lanes]))
 
 
+@pytest.mark.parametrize("machine", HOPPER_MACHINES)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_multicast(seed: int) -> None:
-    x, y = run(kernel("multicast"), seed=seed)
+def test_multicast(machine: str, seed: int) -> None:
+    x, y = run(machine, planted("multicast"), seed=seed)
     torch.testing.assert_close(y, x.sum(0).expand(4, 32))
 
 
@@ -67,7 +55,7 @@ def test_multicast(seed: int) -> None:
 )
 def test_finds(name: str, bug: str, error: type[EmulatorError], text: str) -> None:
     with pytest.raises(error, match=text) as caught:
-        run(kernel(name, bug))
+        run("emulator", planted(name, bug))
     assert "at clusters.cuh:" in str(caught.value)
 
 

@@ -1,17 +1,14 @@
-"""TMA, mbarriers and wgmma in the emulator: right numbers, and every planted bug found."""
+"""TMA, mbarriers and wgmma: right numbers, and in the emulator every planted bug found."""
 
 from __future__ import annotations
-
-import functools
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from attnhub.errors import InvalidArgument
+from attnhub.plugin import KernelSpec
 from attnhub.testing.emulator import (
-    EmulatedKernel,
     EmulatorDeadlock,
     EmulatorError,
     Launch,
@@ -19,50 +16,44 @@ from attnhub.testing.emulator import (
     RaceDetected,
     TensorMap,
 )
-from tests.emulator import make_wgmma
+from tests.emulator.specs import spec
+from tests.machines import HOPPER_MACHINES, kernel_on
 
-KERNELS = Path(__file__).parent / "kernels"
-FIELDS = {"a": "TensorMap", "b": "TensorMap", "c": "TensorMap", "k": "int"}
 SMEM = 5 * 8192 + 1024
 DTYPES = {"Half": torch.float16, "Bf16": torch.bfloat16}
 
 
-@functools.cache
-def gemm(dtype: str, *, registers: bool, bug: str = "kNone") -> EmulatedKernel:
+def gemm(dtype: str, *, registers: bool, bug: str = "kNone") -> KernelSpec:
     arguments = f"attnhub::{dtype}, {str(registers).lower()}, gemm_hopper::Bug::{bug}"
-    return EmulatedKernel(
-        "gemm_hopper.cuh",
-        kernel=f"gemm_hopper::gemm<{arguments}>",
-        params="gemm_hopper::Params",
-        fields=FIELDS,
-        include_dirs=[KERNELS],
-    )
+    return spec(f"gemm_hopper::gemm<{arguments}>", bounds=(256, 1))
 
 
 def run(
-    kernel: EmulatedKernel,
+    machine: str,
     sizes: tuple[int, int, int],
     *,
-    dtype: torch.dtype = torch.float16,
+    dtype: str = "Half",
     registers: bool = False,
+    bug: str = "kNone",
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """What the kernel made and the float64 product."""
     m, n, k = sizes
     generator = torch.Generator().manual_seed(m + n + k)
-    a = torch.randn((m, k), generator=generator).to(dtype)
-    b = torch.randn((k, n), generator=generator).to(dtype)
-    c = torch.full((m, n), torch.nan, dtype=dtype)
+    a = torch.randn((m, k), generator=generator).to(DTYPES[dtype])
+    b = torch.randn((k, n), generator=generator).to(DTYPES[dtype])
+    c = torch.full((m, n), torch.nan, dtype=DTYPES[dtype])
     maps = {
         "a": TensorMap(tensor=a, box=(64, 64)),
         "b": TensorMap(tensor=b if registers else b.T.contiguous(), box=(64, 64)),
         "c": TensorMap(tensor=c, box=(64, 64), writable=True),
     }
     launch = Launch(grid=(-(-m // 64), -(-n // 64)), block=256, smem=SMEM, seed=seed)
-    kernel.run(launch, **maps, k=k)
+    kernel_on(machine, gemm(dtype, registers=registers, bug=bug)).run(launch, **maps, k=k)
     return c, a.double() @ b.double()
 
 
+@pytest.mark.parametrize("machine", HOPPER_MACHINES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("registers", [False, True])  # and B with K or with N contiguous
 @pytest.mark.parametrize(
@@ -72,18 +63,18 @@ def run(
         (72, 80, 328),  # four CTAs, boxes cut at every side, the ring turns three times
     ],
 )
-def test_product(dtype: str, registers: bool, sizes: tuple[int, int, int]) -> None:
-    kernel = gemm(dtype, registers=registers)
-    made, expected = run(kernel, sizes, dtype=DTYPES[dtype], registers=registers)
+def test_product(machine: str, dtype: str, registers: bool, sizes: tuple[int, int, int]) -> None:
+    made, expected = run(machine, sizes, dtype=dtype, registers=registers)
     # One rounding of the result to 16 bits, besides those of the float32 sum.
     rounding = torch.finfo(DTYPES[dtype]).eps / 2
     torch.testing.assert_close(made.double(), expected, rtol=1.01 * rounding, atol=3e-4)
 
 
+@pytest.mark.parametrize("machine", HOPPER_MACHINES)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_any_schedule_gives_the_same_bits(seed: int) -> None:
-    kernel = gemm("Half", registers=False)
-    assert torch.equal(run(kernel, (64, 64, 328), seed=seed)[0], run(kernel, (64, 64, 328))[0])
+def test_any_schedule_gives_the_same_bits(machine: str, seed: int) -> None:
+    sizes = (64, 64, 328)
+    assert torch.equal(run(machine, sizes, seed=seed)[0], run(machine, sizes)[0])
 
 
 @pytest.mark.parametrize(
@@ -102,15 +93,11 @@ def test_any_schedule_gives_the_same_bits(seed: int) -> None:
 )
 def test_finds(bug: str, error: type[EmulatorError], text: str) -> None:
     with pytest.raises(error, match=text) as caught:
-        run(gemm("Half", registers=False, bug=bug), (64, 64, 328))
+        run("emulator", (64, 64, 328), bug=bug)
     assert "at gemm_hopper.cuh:" in str(caught.value)
     if error is EmulatorDeadlock:
         assert "waits on mbarrier at shared offset" in caught.value.dump
         assert "bytes" in caught.value.dump
-
-
-def test_the_products_are_as_generated() -> None:
-    assert make_wgmma.OUTPUT.read_text(encoding="utf-8") == make_wgmma.text()
 
 
 @pytest.mark.parametrize(

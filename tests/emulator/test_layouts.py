@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
-from attnhub.testing.emulator import EmulatedKernel, Launch
+from attnhub.testing.emulator import Launch
+from tests.emulator.specs import spec
+from tests.machines import MACHINES, kernel_on
 
-KERNELS = Path(__file__).parent / "kernels"
 
-
-def offsets(kernel: str, count: int) -> Tensor:
+def offsets(machine: str, name: str, count: int, *, smem: int = 0) -> Tensor:
     found = torch.empty(count, dtype=torch.int32)
-    emulated = EmulatedKernel(
-        "layouts.cuh",
-        kernel=f"layouts::{kernel}",
-        params="layouts::Params",
-        fields={"offsets": "i32*", "n": "int"},
-        include_dirs=[KERNELS],
-    )
-    emulated.run(Launch(block=32), offsets=found, n=count)
+    kernel = kernel_on(machine, spec(f"layouts::{name}"))
+    kernel.run(Launch(block=32, smem=smem), offsets=found, n=count)
     return found
 
 
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(
     ("bits", "base", "shift"),
     [
@@ -36,18 +29,19 @@ def offsets(kernel: str, count: int) -> Tensor:
         (2, 3, 5),  # any other
     ],
 )
-def test_swizzle(bits: int, base: int, shift: int) -> None:
-    found = offsets(f"swizzle<{bits}, {base}, {shift}>", 4096)
+def test_swizzle(machine: str, bits: int, base: int, shift: int) -> None:
+    found = offsets(machine, f"swizzle<{bits}, {base}, {shift}>", 4096)
     mask = (1 << bits) - 1
     expected = [i ^ (((i >> (base + shift)) & mask) << base) for i in range(4096)]
     assert found.tolist() == expected
     assert torch.equal(found[found.long()], torch.arange(4096, dtype=torch.int32))
 
 
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("row_bytes", [32, 64, 128, 256])  # 256: two panels
-def test_tile(row_bytes: int) -> None:
+def test_tile(machine: str, row_bytes: int) -> None:
     chunks = row_bytes // 16
-    found = offsets(f"tile<{row_bytes}>", 16 * chunks).view(16, chunks)
+    found = offsets(machine, f"tile<{row_bytes}>", 16 * chunks).view(16, chunks)
     assert sorted(found.flatten().tolist()) == list(range(0, 16 * row_bytes, 16))
     # ldmatrix reads one chunk of 8 rows at once: they must lie in different groups of 4 banks,
     # of which there are 8. Rows of 64 and 32 bytes fill 2 and 4 rows into one line of banks.

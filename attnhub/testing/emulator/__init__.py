@@ -16,12 +16,14 @@ from attnhub.testing.emulator.errors import (
     OutOfBounds,
     RaceDetected,
 )
+from attnhub.testing.emulator.gpu import EmulatedGpu
 from attnhub.testing.emulator.kernel import EmulatedKernel, Launch
 from attnhub.testing.emulator.tensor_map import TensorMap
 
 __all__ = [
     "INCLUDE_DIR",
     "BuildFailed",
+    "EmulatedGpu",
     "EmulatedKernel",
     "EmulatorDeadlock",
     "EmulatorError",

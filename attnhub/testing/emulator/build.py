@@ -18,6 +18,7 @@ from attnhub.testing.emulator.errors import BuildFailed
 
 #: ``attnhub/...`` headers: give it to nvcc as ``-I`` too.
 INCLUDE_DIR = Path(attnhub.__file__).parent / "include"
+_WRAPPERS = INCLUDE_DIR / "attnhub" / "ptx"
 _SOURCE_DIR = Path(__file__).parent / "src"
 _FLAGS = (
     "-std=c++20",
@@ -65,6 +66,20 @@ def _digest(arguments: Sequence[str], folders: Sequence[Path]) -> str:
     return digest.hexdigest()[:24]
 
 
+def keep_source(name: str, text: str) -> Path:
+    """A file of the cache with this text; its name is short, as errors show it."""
+    folder = _cache_dir() / hashlib.sha256(text.encode()).hexdigest()[:24]
+    file = folder / f"{name}.cu"
+    if not file.exists():
+        folder.mkdir(exist_ok=True)
+        # Renamed when complete: whoever finds the name finds the whole text.
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            part = Path(scratch) / file.name
+            part.write_text(text, encoding="utf-8")
+            part.replace(file)
+    return file
+
+
 def _compile(name: str, arguments: Sequence[str], folders: Sequence[Path]) -> Path:
     """A shared library from the cache, built first if it is not there."""
     library = _cache_dir() / f"{name}-{_digest(arguments, folders)}.so"
@@ -93,7 +108,6 @@ def build(
     *,
     header: str,
     kernel: str,
-    params: str,
     fields: Sequence[str],
     include_dirs: Sequence[Path],
 ) -> Path:
@@ -104,10 +118,10 @@ def build(
     """
     folders = [INCLUDE_DIR, _SOURCE_DIR, *include_dirs]
     arguments = [
+        "-Wl,-Bsymbolic",  # an extern "C" kernel is ours, whatever else in the process has its name
         "-DATTNHUB_EMULATOR",
         f'-DATTNHUB_HEADER="{header}"',
         f"-DATTNHUB_KERNEL={kernel}",
-        f"-DATTNHUB_PARAMS={params}",
         f"-DATTNHUB_FIELDS={' '.join(f'FIELD({name})' for name in fields)}",
         *(f"-I{folder}" for folder in folders),
         str(_SOURCE_DIR / "attnhub_emulator" / "entry.cc"),
@@ -127,7 +141,7 @@ def name_sites(text: str, library: Path) -> str:
             shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
             frames = [line.partition(" (")[0] for line in shown.splitlines()]
             # Innermost first: the wrappers, then the line of the kernel that called one.
-            own = [frame for frame in frames if not frame.startswith(str(INCLUDE_DIR))]
+            own = [frame for frame in frames if not frame.startswith(str(_WRAPPERS))]
             if own and not own[0].startswith("?"):
                 named[offset] = Path(own[0]).name
     return _SITE.sub(lambda m: named.get(m[1], f"library offset {m[1]}"), text)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnhub.errors import InvalidArgument
+from attnhub.plugin import KernelSpec, ParamLayout
 from attnhub.testing.emulator import errors
-from attnhub.testing.emulator.build import build, name_sites
-from attnhub.testing.emulator.params import Buffer, ParamsLayout, aligned_copy
+from attnhub.testing.emulator.build import build, keep_source, name_sites
+from attnhub.testing.emulator.params import Buffer, aligned_copy, pack
 
 # In the order of `enum class Fault` in abi.h.
 _FAULTS: tuple[type[errors.EmulatorError] | None, ...] = (
@@ -113,13 +114,12 @@ class EmulatedKernel:
     Args:
         header: the file with the kernel, as an ``#include`` names it.
         kernel: its name with namespace and template arguments: ``"scale<attnhub::Half>"``.
-        params: the C++ type of its one parameter.
-        fields: the members of that type, in order: see ParamsLayout.
+        params: the layout of the struct that it takes.
         include_dirs: folders to find headers in, besides AttnHub's own.
 
     Raises:
         BuildFailed: the source does not compile.
-        InvalidArgument: ``fields`` is not the layout that the compiler sees.
+        InvalidArgument: ``params`` is not the layout that the compiler sees.
     """
 
     def __init__(
@@ -127,34 +127,38 @@ class EmulatedKernel:
         header: str,
         *,
         kernel: str,
-        params: str,
-        fields: Mapping[str, str],
+        params: ParamLayout,
         include_dirs: Sequence[Path] = (),
     ) -> None:
         self.kernel = kernel
-        self._layout = ParamsLayout(fields)
-        self.library = build(
-            header=header,
-            kernel=kernel,
-            params=params,
-            fields=list(fields),
-            include_dirs=include_dirs,
-        )
+        self._params = params
+        names = [field.name for field in params.fields]
+        self.library = build(header=header, kernel=kernel, fields=names, include_dirs=include_dirs)
         self._loaded = ctypes.CDLL(str(self.library))
-        ours = self._layout.offsets
+        ours = [*(field.offset for field in params.fields), params.size]
         theirs = list((ctypes.c_uint64 * len(ours)).in_dll(self._loaded, "attnhub_params_layout"))
         if ours != theirs:
-            names = [*fields, "the end"]
-            differ = [n for n, a, b in zip(names, ours, theirs, strict=True) if a != b]
-            raise InvalidArgument(f"fields of {params} do not match its source at {differ[0]!r}")
+            pairs = zip([*names, "the end"], ours, theirs, strict=True)
+            differ = next(name for name, mine, real in pairs if mine != real)
+            raise InvalidArgument(f"params of {kernel} do not match its source at {differ!r}")
+
+    @classmethod
+    def from_spec(cls, spec: KernelSpec) -> EmulatedKernel:
+        """The kernel of a spec: what is compiled is the source that GPUs get.
+
+        Raises:
+            BuildFailed, InvalidArgument: as the constructor.
+        """
+        header = keep_source(spec.entry, spec.source())
+        return cls(str(header), kernel=spec.entry, params=spec.params, include_dirs=spec.folders())
 
     def run(self, launch: Launch, **values: Any) -> int:
         """Run the grid to its end; tensors that are not ``const`` hold its results.
 
         Args:
             launch: grid, block, shared memory and schedule.
-            values: one for each field: a CPU tensor or None for a pointer, a TensorMap, else a
-                number.
+            values: one for each member: a CPU tensor or None for a pointer, a TensorMap, a number,
+                or a mapping of such for a member that is a struct.
 
         Returns:
             how often threads took turns, as a measure of work.
@@ -164,8 +168,8 @@ class EmulatedKernel:
                 does wrong, first line first; ``dump`` says where its threads stood.
             InvalidArgument: a value does not fit its field.
         """
-        data, buffers = self._layout.pack(values)
-        _owner, params = aligned_copy(data)
+        data, buffers = pack(self._params, values)
+        _owner, params = aligned_copy(data, self._params.alignment)
         report = _Report()
         self._loaded.attnhub_emulate(
             ctypes.c_void_p(params), ctypes.byref(_config(launch, buffers)), ctypes.byref(report)

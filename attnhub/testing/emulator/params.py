@@ -1,9 +1,8 @@
-"""The one struct that a kernel takes, described in Python and filled from tensors and numbers."""
+"""Fills a kernel's parameter struct from tensors and numbers, and says what memory it may touch."""
 
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +11,10 @@ import torch
 from torch import Tensor
 
 from attnhub.errors import InvalidArgument
+from attnhub.plugin import ParamLayout
 from attnhub.testing.emulator.tensor_map import TensorMap
 
-#: Type -> its code for ``struct``; each is aligned to its size.
-_SCALARS = {
-    "bool": "?",
-    "int": "i",
-    "i32": "i",
-    "u32": "I",
-    "i64": "q",
-    "u64": "Q",
-    "float": "f",
-    "double": "d",
-}
+#: Elements of pointers that the tensor given must have.
 _DTYPES = {
     "Half": torch.float16,
     "Bf16": torch.bfloat16,
@@ -34,7 +24,6 @@ _DTYPES = {
     "i64": torch.int64,
     "u8": torch.uint8,
 }
-_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _TAG_SHIFT = 48  # kTagShift in engine.h
 
 
@@ -56,94 +45,62 @@ def _buffer(name: str, tensor: Tensor, *, is_writable: bool) -> Buffer:
     return Buffer(name=name, begin=begin, end=end, is_writable=is_writable)
 
 
-class ParamsLayout:
-    """The members of a parameter struct, in order: ``{"x": "const Half*", "n": "int"}``.
+def pack(layout: ParamLayout, values: Mapping[str, Any]) -> tuple[bytes, list[Buffer]]:
+    """Fill the struct.
 
-    Scalars are bool, int, i32, u32, i64, u64, float or double. A pointer is any type and ``*``;
-    the tensor given for it must have that dtype where the type names one. ``TensorMap`` takes a
-    TensorMap.
+    Returns:
+        its bytes, and the memory that the kernel may touch: that of the tensors given.
+
+    Raises:
+        InvalidArgument: a value is missing, unknown, or does not fit its field.
     """
-
-    def __init__(self, fields: Mapping[str, str]) -> None:
-        self.fields = {name: kind.strip() for name, kind in fields.items()}
-        #: Offset of every member, then the size of the struct, as entry.cc exports them.
-        self.offsets: list[int] = []
-        end, widest = 0, 1
-        for name, kind in self.fields.items():
-            size, alignment = _size_and_alignment(name, kind)
-            begin = -(-end // alignment) * alignment
-            self.offsets.append(begin)
-            end, widest = begin + size, max(widest, alignment)
-        self.offsets.append(-(-end // widest) * widest)
-
-    def pack(self, values: Mapping[str, Any]) -> tuple[bytes, list[Buffer]]:
-        """Fill the struct.
-
-        Returns:
-            its bytes, and the memory that the kernel may touch: that of the tensors given.
-
-        Raises:
-            InvalidArgument: a value is missing, unknown, or does not fit its field.
-        """
-        if values.keys() != self.fields.keys():
-            wrong = sorted(values.keys() ^ self.fields.keys())
-            raise InvalidArgument(f"parameters {wrong} are missing or unknown: give {self.fields}")
-        packed, buffers = bytearray(self.offsets[-1]), []
-        for (name, kind), offset in zip(self.fields.items(), self.offsets, strict=False):
-            piece, buffer = _pack_field(name, kind, values[name])
-            if buffer is not None:
-                buffers.append(buffer)
-                # A tag in the unused top of the pointer says which tensor it was made from.
-                if kind.endswith("*"):
-                    piece = struct.pack("=Q", buffer.begin | len(buffers) << _TAG_SHIFT)
-            packed[offset : offset + len(piece)] = piece
-        return bytes(packed), buffers
+    packed: list[Any] = []
+    buffers: list[Buffer] = []
+    for field, value in zip(layout.fields, layout.ordered(values), strict=True):
+        name, kind = field.name, field.kind
+        if field.is_tensor_map:
+            if not isinstance(value, TensorMap):
+                raise InvalidArgument(f"{name}={value!r}: {kind} takes a TensorMap")
+            buffers.append(_buffer(name, value.tensor, is_writable=value.writable))
+            packed.append(value.pack())
+        elif field.is_pointer and value is None:
+            packed.append(0)
+        elif field.is_pointer:
+            _check_tensor(name, kind, value)
+            buffers.append(_buffer(name, value, is_writable=not kind.startswith("const ")))
+            # A tag in the unused top of the pointer says which tensor it was made from.
+            packed.append(buffers[-1].begin | len(buffers) << _TAG_SHIFT)
+        else:
+            packed.append(value)
+    return layout.pack(packed), buffers
 
 
-def _is_map(kind: str) -> bool:
-    return kind.rsplit("::", maxsplit=1)[-1] == "TensorMap"
+def _pointee(kind: str) -> torch.dtype | None:
+    element = kind.rstrip("* ").removeprefix("const ").split("::")[-1].strip()
+    return _DTYPES.get(element)
 
 
-def _size_and_alignment(name: str, kind: str) -> tuple[int, int]:
-    if _is_map(kind):
-        return _MAP_BYTES, _MAP_ALIGNMENT
-    if kind.endswith("*"):
-        return 8, 8
-    if kind not in _SCALARS:
-        known = ", ".join(_SCALARS)
-        raise InvalidArgument(f"field {name!r} has type {kind!r}: give a pointer or {known}")
-    size = struct.calcsize(_SCALARS[kind])
-    return size, size
-
-
-def _pack_field(name: str, kind: str, value: Any) -> tuple[bytes, Buffer | None]:
-    if _is_map(kind):
-        if not isinstance(value, TensorMap):
-            raise InvalidArgument(f"{name}={value!r}: {kind} takes a TensorMap")
-        return value.pack(), _buffer(name, value.tensor, is_writable=value.writable)
-    if kind.endswith("*"):
-        if value is None:
-            return bytes(8), None
-        _check_tensor(name, kind, value)
-        return bytes(8), _buffer(name, value, is_writable=not kind.startswith("const "))
-    try:
-        return struct.pack("=" + _SCALARS[kind], value), None
-    except struct.error as error:
-        raise InvalidArgument(f"{name}={value!r} does not fit {kind}: {error}") from error
+def as_pointee(memory: Tensor, kind: str) -> Tensor:
+    """The same memory, as a tensor that a pointer of type ``kind`` takes."""
+    wanted = _pointee(kind)
+    if wanted in (None, memory.dtype):
+        return memory
+    if memory.dtype == torch.uint8:  # the rest of a storage
+        memory = memory[: memory.numel() // wanted.itemsize * wanted.itemsize]
+    return memory.view(wanted)
 
 
 def _check_tensor(name: str, kind: str, value: object) -> None:
     if not isinstance(value, Tensor) or value.device.type != "cpu":
         raise InvalidArgument(f"{name}={value!r}: {kind} takes a CPU tensor or None")
-    element = kind.rstrip("* ").removeprefix("const ").split("::")[-1].strip()
-    wanted = _DTYPES.get(element)
+    wanted = _pointee(kind)
     if wanted not in (None, value.dtype):
         raise InvalidArgument(f"{name} is {value.dtype}: {kind} takes {wanted}")
 
 
-def aligned_copy(data: bytes) -> tuple[ctypes.Array[ctypes.c_char], int]:
-    """The bytes at an address aligned as a struct with a tensor map must be; keep the first."""
-    room = ctypes.create_string_buffer(len(data) + _MAP_ALIGNMENT)
-    address = -(-ctypes.addressof(room) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+def aligned_copy(data: bytes, alignment: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
+    """The bytes at an aligned address; keep the first of the two."""
+    room = ctypes.create_string_buffer(len(data) + alignment)
+    address = -(-ctypes.addressof(room) // alignment) * alignment
     ctypes.memmove(address, data, len(data))
     return room, address

@@ -22,7 +22,7 @@ struct Params {
 
 // y[cta, t] = 100 rank + t of the peer, read from its shared memory.
 template <Bug kBug>
-__global__ void exchange(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void exchange(const Params& p) {
   ptx::grid_wait();
   const u32 rank = ptx::cluster_rank(), mine = ptx::dynamic_smem() + threadIdx.x * 4;
   ptx::st_shared(mine, float(100 * rank + threadIdx.x));
@@ -35,9 +35,18 @@ __global__ void exchange(const __grid_constant__ Params p) {
   if constexpr (kBug != Bug::kNoSyncAfter) ptx::cluster_sync();
 }
 
+// The same, written by the peer.
+ATTNHUB_DEVICE void push(const Params& p) {
+  const u32 rank = ptx::cluster_rank(), mine = ptx::dynamic_smem() + threadIdx.x * 4;
+  ptx::cluster_sync();  // the peer has begun
+  ptx::st_cluster(ptx::cluster_address(mine, rank ^ 1), float(100 * rank + threadIdx.x));
+  ptx::cluster_sync();
+  ptx::st_global(p.y + blockIdx.x * 32 + threadIdx.x, ptx::ld_shared<float>(mine));
+}
+
 // Rank 0 loads every box for both; each CTA tells it when its slot may be filled again.
 template <Bug kBug>
-__global__ void multicast(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void multicast(const Params& p) {
   constexpr int kBoxes = 3;
   constexpr u32 kBytes = 8 * 32 * 4;
   const u32 slot = ptx::dynamic_smem(), full = slot + kBytes, empty = full + 8;

@@ -2,7 +2,9 @@
 // multiplies and stores by TMA. kBug plants one fault for the emulator to find.
 #pragma once
 
+#include "attnhub/common/fragments.cuh"
 #include "attnhub/common/swizzle.cuh"
+#include "attnhub/common/wgmma_operand.cuh"
 #include "attnhub/ptx/barrier.cuh"
 #include "attnhub/ptx/convert.cuh"
 #include "attnhub/ptx/fence.cuh"
@@ -38,7 +40,7 @@ struct Params {
   int k;
 };
 
-constexpr int kStages = 2, kBlock = 64, kThreads = 256, kStored = 1;
+constexpr int kStages = 2, kBlock = 64, kStored = 1;
 constexpr u32 kTileBytes = kBlock * kBlock * 2;
 using Tile = SwizzledTile<Half, kBlock, kBlock>;
 
@@ -65,6 +67,7 @@ struct Roles {
 
   ATTNHUB_DEVICE void init() const {
     if (threadIdx.x == 0) {
+      ptx::prefetch_tensor_map(p.a);
       for (int s = 0; s < kStages; ++s) {
         if constexpr (kBug != Bug::kForgetsInit) ptx::mbarrier_init(full(s), 1);
         ptx::mbarrier_init(empty(s), kReaders);
@@ -99,7 +102,9 @@ struct Roles {
     if constexpr (kARegisters) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const u32 offset = Tile::offset(thread / 32 * 16 + lane % 16, k * 2 + lane / 16);
+        using Address = LdmatrixAddress<Ldmatrix::kRowsFirst>;
+        const u32 row = thread / 32 * 16 + Address::row(lane);
+        const u32 offset = Tile::offset(row, k * 2 + Address::chunk(lane));
         ptx::ldmatrix(fragment[k], a(s) + offset);
       }
     }
@@ -107,11 +112,11 @@ struct Roles {
 #pragma unroll
     for (int k = 0; k < kBlock / 16; ++k) {
       if constexpr (kARegisters) {
-        const u64 b_mn = ptx::smem_descriptor(b(s) + k * 2048, 8192, 1024, ptx::SmemSwizzle::k128B);
+        const u64 b_mn = WgmmaOperand<Tile, ptx::Major::kMn>::descriptor(b(s), k);
         ptx::wgmma_registers<T, kBlock, ptx::Major::kMn>(d, fragment[k], b_mn, true);
       } else {
-        const u64 a_k = ptx::smem_descriptor(a(s) + k * 32, 16, 1024, ptx::SmemSwizzle::k128B);
-        const u64 b_k = ptx::smem_descriptor(b(s) + k * 32, 16, 1024, ptx::SmemSwizzle::k128B);
+        const u64 a_k = WgmmaOperand<Tile, ptx::Major::kK>::descriptor(a(s), k);
+        const u64 b_k = WgmmaOperand<Tile, ptx::Major::kK>::descriptor(b(s), k);
         ptx::wgmma_smem<T, kBlock, ptx::Major::kK, ptx::Major::kK>(d, a_k, b_k, true);
       }
     }
@@ -138,7 +143,7 @@ struct Roles {
     const u32 c = smem + ptx::offset_of(&SmemPlan::c);
 #pragma unroll
     for (int i = 0; i < 32; i += 2) {
-      const int row = thread / 32 * 16 + lane / 4 + i / 2 % 2 * 8;
+      const int row = thread / 32 * 16 + Accumulator::row(lane, i);
       ptx::st_shared(c + Tile::offset(row, i / 4) + lane % 4 * 4, ptx::pack<T>(d[i], d[i + 1]));
     }
     if constexpr (kBug != Bug::kNoProxyFence) ptx::fence_proxy_async();
@@ -152,7 +157,7 @@ struct Roles {
 };
 
 template <class T, bool kARegisters, Bug kBug = Bug::kNone>
-__global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void gemm(const Params& p) {
   const Roles<T, kARegisters, kBug> roles{p, ptx::dynamic_smem(), (p.k + kBlock - 1) / kBlock};
   roles.init();
   if (ptx::uniform_warp_idx() < 4) {

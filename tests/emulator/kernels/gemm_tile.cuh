@@ -1,7 +1,8 @@
-// C = A B^T with mma.sync: cp.async in several stages, swizzled tiles, ldmatrix. Any M and N; K is
-// a multiple of 8. kBug plants one fault for the emulator to find.
+// C = A B^T with mma.sync, by four warps, two by two: cp.async in several stages, swizzled tiles,
+// ldmatrix. Any M and N; K is a multiple of 8. kBug plants one fault for the emulator to find.
 #pragma once
 
+#include "attnhub/common/fragments.cuh"
 #include "attnhub/common/swizzle.cuh"
 #include "attnhub/ptx/barrier.cuh"
 #include "attnhub/ptx/cp_async.cuh"
@@ -10,7 +11,7 @@
 #include "attnhub/ptx/mma_sm80.cuh"
 #include "attnhub/ptx/thread.cuh"
 
-namespace gemm {
+namespace gemm_tile {
 
 using namespace attnhub;
 
@@ -27,7 +28,6 @@ template <class T, int kM, int kN, int kK, int kNumStages>
 struct Traits {
   using Element = T;
   static constexpr int kBlockM = kM, kBlockN = kN, kBlockK = kK, kStages = kNumStages;
-  static constexpr int kThreads = 128;  // four warps, two by two
   using TileA = SwizzledTile<T, kBlockM, kBlockK>;
   using TileB = SwizzledTile<T, kBlockN, kBlockK>;
   static_assert(kBlockM % 32 == 0 && kBlockN % 32 == 0, "two by two warps of 16 by 16 products");
@@ -92,19 +92,21 @@ struct Mainloop {
   ATTNHUB_DEVICE void multiply(int s) {
     const int lane = ptx::lane_idx(), warp = ptx::warp_idx();
     const int warp_m = warp % 2 * 16, warp_n = warp / 2 * 16;
+    using AddressA = LdmatrixAddress<Ldmatrix::kRowsFirst>;
+    using AddressB = LdmatrixAddress<Ldmatrix::kChunksFirst>;
 #pragma unroll
     for (int k = 0; k < Traits::kBlockK / 16; ++k) {
       const int chunk = k * 2;
       u32 a[kTilesM][4], b[kTilesN / 2][4];
 #pragma unroll
       for (int i = 0; i < kTilesM; ++i) {
-        const int row = warp_m + i * 32 + lane % 16;
-        ptx::ldmatrix(a[i], address<TileA>(stage_a(s), row, chunk + lane / 16));
+        const int row = warp_m + i * 32 + AddressA::row(lane);
+        ptx::ldmatrix(a[i], address<TileA>(stage_a(s), row, chunk + AddressA::chunk(lane)));
       }
 #pragma unroll
       for (int j = 0; j < kTilesN / 2; ++j) {
-        const int row = warp_n + j * 32 + lane % 8 + lane / 16 * 8;
-        ptx::ldmatrix(b[j], address<TileB>(stage_b(s), row, chunk + lane / 8 % 2));
+        const int row = warp_n + j * 32 + AddressB::row(lane);
+        ptx::ldmatrix(b[j], address<TileB>(stage_b(s), row, chunk + AddressB::chunk(lane)));
       }
 #pragma unroll
       for (int i = 0; i < kTilesM; ++i) {
@@ -136,9 +138,9 @@ struct Mainloop {
       for (int j = 0; j < kTilesN; ++j) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int row = row0 + warp % 2 * 16 + i * 32 + lane / 4 + e / 2 * 8;
+          const int row = row0 + warp % 2 * 16 + i * 32 + Accumulator::row(lane, e);
           const int column =
-              column0 + warp / 2 * 16 + j / 2 * 32 + j % 2 * 8 + lane % 4 * 2 + e % 2;
+              column0 + warp / 2 * 16 + j / 2 * 32 + j % 2 * 8 + Accumulator::column(lane, e);
           if (row < p.m && column < p.n)
             ptx::st_global(p.c + i64(row) * p.n + column, acc[i][j][e]);
         }
@@ -148,7 +150,7 @@ struct Mainloop {
 };
 
 template <class Traits, Bug kBug = Bug::kNone>
-__global__ void __launch_bounds__(Traits::kThreads) gemm_tile(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void gemm(const Params& p) {
   const u32 smem = ptx::dynamic_smem() + (kBug == Bug::kSmemTooLow ? 1024 : 0);
   Mainloop<Traits, kBug> mainloop{
       p, smem, int(blockIdx.x) * Traits::kBlockM, int(blockIdx.y) * Traits::kBlockN, {}};
@@ -159,4 +161,4 @@ __global__ void __launch_bounds__(Traits::kThreads) gemm_tile(const __grid_const
 using Small = Traits<Half, 64, 64, 32, 3>;
 using Wide = Traits<Bf16, 128, 128, 64, 3>;
 
-}  // namespace gemm
+}  // namespace gemm_tile

@@ -5,8 +5,10 @@
 #include "attnhub/ptx/barrier.cuh"
 #include "attnhub/ptx/convert.cuh"
 #include "attnhub/ptx/cp_async.cuh"
+#include "attnhub/ptx/fence.cuh"
 #include "attnhub/ptx/ldmatrix.cuh"
 #include "attnhub/ptx/math.cuh"
+#include "attnhub/ptx/mbarrier.cuh"
 #include "attnhub/ptx/memory.cuh"
 #include "attnhub/ptx/mma_sm80.cuh"
 #include "attnhub/ptx/shuffle.cuh"
@@ -24,7 +26,7 @@ struct Params {
 };
 
 // y[i, lane]: the i-th way to move x[lane] through a warp.
-__global__ void shuffles(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void shuffles(const Params& p) {
   const int lane = ptx::lane_idx();
   const float x = ptx::ld_global(p.x + lane);
   const float moved[] = {
@@ -39,41 +41,64 @@ __global__ void shuffles(const __grid_constant__ Params p) {
   ptx::st_global(p.words + lane, i32(ptx::ballot(x > 0.0f)));
 }
 
+// words[0, lane]: a matrix of 0 .. 63, transposed in registers. words[1, lane]: whether any x is
+// above 1; words[2, lane]: the same among the upper 16 lanes alone, asked by these.
+ATTNHUB_DEVICE void votes(const Params& p) {
+  const int lane = ptx::lane_idx();
+  const bool is_above = ptx::ld_global(p.x + lane) > 1.0f;
+  ptx::st_global(p.words + lane, i32(ptx::movmatrix(u32(2 * lane) | u32(2 * lane + 1) << 16)));
+  ptx::st_global(p.words + 32 + lane, i32(ptx::any(is_above)));
+  if (lane >= 16) ptx::st_global(p.words + 64 + lane, i32(ptx::any(is_above, 0xffff0000u)));
+}
+
 // y[i, k]: function i of x[k].
-__global__ void functions(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void functions(const Params& p) {
   for (int k = threadIdx.x; k < p.n; k += blockDim.x) {
     const float x = ptx::ld_global_once(p.x + k);
     ptx::st_global(p.y + k, ptx::ex2(x));
     ptx::st_global(p.y + p.n + k, ptx::lg2(x));
     ptx::st_global(p.y + 2 * p.n + k, ptx::rcp(x));
     ptx::st_global(p.y + 3 * p.n + k, ptx::tanh_approx(x));
-    ptx::st_global(p.y + 4 * p.n + k, ptx::to_float(ptx::from_float<Half>(x)));
-    ptx::st_global(p.y + 5 * p.n + k, ptx::to_float(ptx::from_float<Bf16>(x)));
-    ptx::st_global(p.words + k, i32(ptx::pack<Half>(x, -x)));
+    ptx::st_global(p.y + 4 * p.n + k, ptx::sin_approx(x));
+    ptx::st_global(p.y + 5 * p.n + k, ptx::cos_approx(x));
+    ptx::st_global(p.y + 6 * p.n + k, ptx::to_float(ptx::from_float<Half>(x)));
+    ptx::st_global(p.y + 7 * p.n + k, ptx::to_float(ptx::from_float<Bf16>(x)));
+    const u32 halves = ptx::pack<Half>(x, -x), bf16s = ptx::pack<Bf16>(x, -x);
+    ptx::st_global(p.y + 8 * p.n + k, ptx::unpack<Half>(halves)[1]);
+    ptx::st_global(p.y + 9 * p.n + k, ptx::unpack<Bf16>(bf16s)[1]);
+    ptx::st_global(p.words + k, i32(halves));
   }
 }
 
-// y = x through shared memory, by every width of load, store and cp.async.
+// By every width of load, store and cp.async: y[0] and y[1] = x reversed, through shared memory,
+// the first with zeros for each eighth element; y[2] and y[3] = x.
 template <class T>
-__global__ void widths(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void widths(const Params& p) {
+  const bool is_valid = threadIdx.x % 8 != 7;
   const u32 mine = ptx::dynamic_smem() + threadIdx.x * sizeof(T);
   const T* x = reinterpret_cast<const T*>(p.x) + threadIdx.x;
   T* y = reinterpret_cast<T*>(p.y) + threadIdx.x;
   if constexpr (sizeof(T) >= 4) {
-    ptx::cp_async<sizeof(T)>(mine, x);
+    ptx::cp_async<sizeof(T)>(mine, x, is_valid);
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
   } else {
-    ptx::st_shared(mine, ptx::ld_global(x));
+    ptx::st_shared(mine, is_valid ? ptx::ld_global(x) : T{});
   }
   ptx::sync_threads();
   const u32 other = ptx::dynamic_smem() + (blockDim.x - 1 - threadIdx.x) * sizeof(T);
   ptx::st_global(y, ptx::ld_shared<T>(other));
+  ptx::sync_threads();
+  ptx::st_shared(mine, ptx::ld_global(x));
+  ptx::sync_threads();
+  ptx::st_global(y + blockDim.x, ptx::ld_shared<T>(other));
+  ptx::st_global(y + 2 * blockDim.x, ptx::ld_global_once(x));
+  ptx::st_global(y + 3 * blockDim.x, ptx::ld_global_l2(x));
 }
 
 // words[m, lane]: what ldmatrix gives of kCount matrices of 8 rows of 8 numbers of 16 bits.
 template <int kCount, bool kTransposed>
-__global__ void matrix(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void matrix(const Params& p) {
   const int lane = ptx::lane_idx();
   const u32 smem = ptx::dynamic_smem();
   for (int i = lane; i < 32 * kCount; i += 32) {
@@ -87,7 +112,7 @@ __global__ void matrix(const __grid_constant__ Params p) {
 
 // words: the matrices that stmatrix makes of what ldmatrix gave, one of the two transposing.
 template <int kCount, bool kTransposed>
-__global__ void transpose(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void transpose(const Params& p) {
   const int lane = ptx::lane_idx();
   const u32 smem = ptx::dynamic_smem();
   for (int i = lane; i < 32 * kCount; i += 32) {
@@ -107,7 +132,7 @@ __global__ void transpose(const __grid_constant__ Params p) {
 
 // Warp 0 sends n numbers to warp 1 through one slot, by two named barriers.
 template <bool kIsRight>
-__global__ void hand_over(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void hand_over(const Params& p) {
   constexpr int kFull = 1, kEmpty = 2;
   const u32 slot = ptx::dynamic_smem() + ptx::lane_idx() * 4;
   if (ptx::uniform_warp_idx() == 0) {
@@ -125,24 +150,40 @@ __global__ void hand_over(const __grid_constant__ Params p) {
   }
 }
 
+// y = x reversed: the copies of all threads arrive at an mbarrier, and no thread waits for its own.
+ATTNHUB_DEVICE void copies_arrive(const Params& p) {
+  const u32 mbarrier = ptx::dynamic_smem(), copies = mbarrier + 16;
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(mbarrier, blockDim.x);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::sync_threads();
+  ptx::cp_async<4>(copies + threadIdx.x * 4, p.x + threadIdx.x);
+  ptx::mbarrier_arrive_after_cp_async(mbarrier);
+  ptx::mbarrier_wait(mbarrier, 0);
+  const u32 other = copies + (blockDim.x - 1 - threadIdx.x) * 4;
+  ptx::st_global(p.y + threadIdx.x, ptx::ld_shared<float>(other));
+}
+
 // The last CTA to come adds up what the others wrote.
-__global__ void last_one_sums(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void last_one_sums(const Params& p) {
   if (threadIdx.x != 0) return;
   ptx::st_global(p.y + blockIdx.x, ptx::ld_global(p.x + blockIdx.x));
   if (ptx::atomic_add_acq_rel(p.words, 1) != int(gridDim.x) - 1) return;
   float sum = 0.0f;
-  for (int i = 0; i < int(gridDim.x); ++i) sum += ptx::ld_global(p.y + i);
+  for (int i = 0; i < int(gridDim.x); ++i) sum += ptx::ld_global_l2(p.y + i);
   ptx::st_global(p.y + gridDim.x, sum);
 }
 
-// Every CTA waits for the one before it: words[0] counts.
-__global__ void relay(const __grid_constant__ Params p) {
+// Every CTA waits for the one before it: words[0] counts, the others are changed in this order.
+ATTNHUB_DEVICE void relay(const Params& p) {
   if (threadIdx.x != 0) return;
   while (ptx::ld_acquire(p.words) != int(blockIdx.x)) {
   }
-  ptx::st_release(p.words, int(blockIdx.x) + 1);
   ptx::atomic_max(p.words + 1, int(blockIdx.x));
   ptx::atomic_cas(p.words + 2, 0, int(blockIdx.x));
+  ptx::atomic_add(p.words + 3, int(blockIdx.x));
+  ptx::st_release(p.words, int(blockIdx.x) + 1);
 }
 
 enum class Fault {
@@ -164,7 +205,7 @@ enum class Fault {
 };
 
 template <Fault kFault>
-__global__ void faulty(const __grid_constant__ Params p) {
+ATTNHUB_DEVICE void faulty(const Params& p) {
   const int t = threadIdx.x;
   const u32 smem = ptx::dynamic_smem();
   if constexpr (kFault == Fault::kBarrierInBranch) {

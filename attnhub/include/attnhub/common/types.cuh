@@ -14,13 +14,21 @@ using i64 = long long;
 
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "sizes that PTX expects");
 
-// NOTE: storage only. cuda_fp16.h and cuda_bf16.h cost compile time; ptx/convert.cuh has the
-// conversions.
+// NOTE: storage only. cuda_fp16.h and its like cost compile time; ptx/convert.cuh and ptx/fp8.cuh
+// have the conversions.
 struct alignas(2) Half {
   u16 bits;
 };
 struct alignas(2) Bf16 {
   u16 bits;
+};
+// FP8 with 4 and 3, or 5 and 2 bits of exponent and fraction. E4m3 has no infinity, and its only
+// NaN are 0x7f and 0xff; E5m2 is the upper half of a Half.
+struct E4m3 {
+  u8 bits;
+};
+struct E5m2 {
+  u8 bits;
 };
 
 // kCount elements that one instruction moves.

@@ -34,6 +34,17 @@ ATTNHUB_DEVICE float to_float(Half value) {
 
 ATTNHUB_DEVICE float to_float(Bf16 value) { return bit_cast<float>(u32(value.bits) << 16); }
 
+// The two T of one register, the lower half first.
+template <class T>
+ATTNHUB_DEVICE Vec<float, 2> unpack(u32 packed) {
+  static_assert(kIsSame<T, Half> || kIsSame<T, Bf16>, "T: Half or Bf16");
+  if constexpr (kIsSame<T, Half>) {
+    return {to_float(Half{u16(packed)}), to_float(Half{u16(packed >> 16)})};
+  } else {
+    return {bit_cast<float>(packed << 16), bit_cast<float>(packed & 0xffff0000u)};
+  }
+}
+
 template <class T>
 ATTNHUB_DEVICE T from_float(float value) {
   return T{u16(pack<T>(value, 0.0f) & 0xffffu)};

@@ -1,3 +1,5 @@
+// Moving 8x8 matrices of 16-bit elements between shared memory and the registers of a warp.
+//
 // ldmatrix: kCount 8x8 matrices of 16-bit elements from shared memory to a warp's registers.
 // Lane 8 m + r gives the address of row r of matrix m, aligned to 16 bytes. Register m of lane l
 // then holds elements (l / 4, 2 (l % 4)) and (l / 4, 2 (l % 4) + 1) of matrix m, or with
@@ -69,6 +71,17 @@ ATTNHUB_DEVICE void stmatrix(u32 row_address, const u32 (&r)[kCount]) {
         "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
         : "memory");
   }
+#endif
+}
+
+// movmatrix: the transpose of one matrix that lies in registers as ldmatrix leaves it.
+ATTNHUB_DEVICE u32 movmatrix(u32 r) {
+#ifdef ATTNHUB_EMULATOR
+  return emulator::movmatrix(r);
+#else
+  u32 transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(r));
+  return transposed;
 #endif
 }
 

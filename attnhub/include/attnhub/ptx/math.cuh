@@ -39,6 +39,27 @@ ATTNHUB_DEVICE float rcp(float x) {
 #endif
 }
 
+// sin(x) and cos(x), to about 2^-21 where |x| <= pi and ever worse beyond: reduce x first.
+ATTNHUB_DEVICE float sin_approx(float x) {
+#ifdef ATTNHUB_EMULATOR
+  return emulator::sin_approx(x);
+#else
+  float y;
+  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+ATTNHUB_DEVICE float cos_approx(float x) {
+#ifdef ATTNHUB_EMULATOR
+  return emulator::cos_approx(x);
+#else
+  float y;
+  asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
 // tanh(x), to about 2^-11.
 ATTNHUB_DEVICE float tanh_approx(float x) {
 #ifdef ATTNHUB_EMULATOR

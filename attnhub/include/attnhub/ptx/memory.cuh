@@ -99,6 +99,10 @@ __device__ __forceinline__ T load_global_once(const T* address) {
   ATTNHUB_LOAD("ld.global.nc.L1::no_allocate", "l", address)
 }
 template <class T>
+__device__ __forceinline__ T load_global_l2(const T* address) {
+  ATTNHUB_LOAD("ld.global.cg", "l", address)
+}
+template <class T>
 __device__ __forceinline__ void store_global(T* address, const T& value) {
   ATTNHUB_STORE("st.global", "l", address)
 }
@@ -147,6 +151,17 @@ ATTNHUB_DEVICE T ld_global_once(const T* address) {
   return ld_global(address);
 #else
   return detail::load_global_once(address);
+#endif
+}
+
+// For data that other SMs wrote while this kernel runs: L1 may hold what was there before. The
+// caller has seen by ld_acquire or an atomic that it was written.
+template <class T>
+ATTNHUB_DEVICE T ld_global_l2(const T* address) {
+#ifdef ATTNHUB_EMULATOR
+  return ld_global(address);
+#else
+  return detail::load_global_l2(address);
 #endif
 }
 

@@ -76,4 +76,13 @@ ATTNHUB_DEVICE u32 ballot(bool predicate, u32 mask = kFullWarp) {
 #endif
 }
 
+// Whether the predicate of any lane holds.
+ATTNHUB_DEVICE bool any(bool predicate, u32 mask = kFullWarp) {
+#ifdef ATTNHUB_EMULATOR
+  return emulator::ballot(predicate, mask) != 0;
+#else
+  return __any_sync(mask, predicate) != 0;
+#endif
+}
+
 }  // namespace attnhub::ptx

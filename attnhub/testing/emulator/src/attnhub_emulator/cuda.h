@@ -2,9 +2,14 @@
 // built-in variables, and the functions behind the wrappers of attnhub/ptx.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+
+// CUDA has these without a namespace.
+using std::max;
+using std::min;
 
 #define __global__
 #define __device__
@@ -48,6 +53,8 @@ void cp_async_wait(int num_pending);
 void ldmatrix(u32* r, int count, u32 address, bool is_transposed);
 void stmatrix(u32 address, const u32* r, int count, bool is_transposed);
 void mma_m16n8k16(float* d, const u32* a, u32 b0, u32 b1, bool is_bf16);
+void mma_m16n8k32(float* d, const u32* a, u32 b0, u32 b1, bool is_e5m2);
+u32 movmatrix(u32 r);
 u32 shuffle(int kind, u32 value, int operand, int width, u32 mask);
 u32 ballot(bool predicate, u32 mask);
 void sync_warp(u32 mask);
@@ -90,9 +97,13 @@ void wgmma_wait(int num_pending);
 float ex2(float x);
 float lg2(float x);
 float rcp(float x);
+float sin_approx(float x);
+float cos_approx(float x);
 float tanh_approx(float x);
 u32 pack(float low, float high, bool is_bf16);
 float half_to_float(u16 bits);
+u32 multiply_pair(u32 a, u32 b, bool is_bf16);
+u32 byte_permute(u32 a, u32 b, u32 selector);
 
 }  // namespace attnhub::emulator
 

@@ -47,14 +47,43 @@ float half_to_float(u16 bits) {
   return bits & 0x8000 ? -size : size;
 }
 
+float fp8_to_float(u32 bits, bool is_e5m2) {
+  if (is_e5m2) return half_to_float(u16((bits & 0xff) << 8));
+  const int exponent = bits >> 3 & 15, fraction = bits & 7;
+  const float size = (bits & 0x7f) == 0x7f ? NAN
+                     : exponent == 0       ? std::ldexp(float(fraction), -9)
+                                           : std::ldexp(float(8 + fraction), exponent - 10);
+  return bits & 0x80 ? -size : size;
+}
+
 u32 pack(float low, float high, bool is_bf16) {
   return is_bf16 ? to_bf16(low) | u32(to_bf16(high)) << 16
                  : to_half(low) | u32(to_half(high)) << 16;
 }
 
+u32 multiply_pair(u32 a, u32 b, bool is_bf16) {
+  float product[2];
+  for (int i = 0; i < 2; ++i) {
+    product[i] = pair_element(a, i, is_bf16) * pair_element(b, i, is_bf16);
+  }
+  return pack(product[0], product[1], is_bf16);
+}
+
+u32 byte_permute(u32 a, u32 b, u32 selector) {
+  const u64 bytes = u64(b) << 32 | a;
+  u32 result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const u32 which = selector >> (4 * i) & 7;
+    result |= u32(bytes >> (8 * which) & 0xff) << (8 * i);
+  }
+  return result;
+}
+
 float ex2(float x) { return flush(std::exp2(flush(x))); }
 float lg2(float x) { return flush(std::log2(flush(x))); }
 float rcp(float x) { return flush(1.0f / flush(x)); }
+float sin_approx(float x) { return flush(std::sin(flush(x))); }
+float cos_approx(float x) { return std::cos(flush(x)); }
 float tanh_approx(float x) { return std::tanh(x); }
 
 }  // namespace attnhub::emulator

@@ -82,26 +82,24 @@ struct MmaOperands {
   u32 b[2];
 };
 
-float element(u32 packed, int which, bool is_bf16) {
-  const u16 bits = u16(packed >> (16 * which));
-  return is_bf16 ? bf16_to_float(bits) : half_to_float(bits);
-}
-
-void execute_mma(const Collective& lanes, bool is_bf16) {
-  float a[16][16], b[16][8];
+// A[16, k] B[k, 8] of registers with kPack elements each; decode(register, which) reads one.
+template <int kPack, class Decode>
+void execute_mma(const Collective& lanes, Decode decode) {
+  constexpr int kDepth = 8 * kPack;
+  float a[16][kDepth], b[kDepth][8];
   for (int lane = 0; lane < kWarp; ++lane) {
     const auto* in = static_cast<const MmaOperands*>(lanes.operands[lane]);
-    const int g = lane / 4, c = 2 * (lane % 4);
-    for (int e = 0; e < 2; ++e) {
+    const int g = lane / 4, c = kPack * (lane % 4);
+    for (int e = 0; e < kPack; ++e) {
       for (int r = 0; r < 4; ++r) {
-        a[g + 8 * (r % 2)][c + e + 8 * (r / 2)] = element(in->a[r], e, is_bf16);
+        a[g + 8 * (r % 2)][c + e + kDepth / 2 * (r / 2)] = decode(in->a[r], e);
       }
-      for (int r = 0; r < 2; ++r) b[c + e + 8 * r][g] = element(in->b[r], e, is_bf16);
+      for (int r = 0; r < 2; ++r) b[c + e + kDepth / 2 * r][g] = decode(in->b[r], e);
     }
   }
   float d[16][8] = {};
   for (int i = 0; i < 16; ++i) {
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < kDepth; ++k) {
       for (int j = 0; j < 8; ++j) d[i][j] += a[i][k] * b[k][j];
     }
   }
@@ -177,8 +175,40 @@ void stmatrix(u32 address, const u32* r, int count, bool is_transposed) {
 void mma_m16n8k16(float* d, const u32* a, u32 b0, u32 b1, bool is_bf16) {
   ATTNHUB_EMULATOR_STEP();
   const MmaOperands operands{d, a, {b0, b1}};
-  collective("mma.m16n8k16", kAllLanes, &operands,
-             [&](const Collective& lanes) { execute_mma(lanes, is_bf16); });
+  collective("mma.m16n8k16", kAllLanes, &operands, [&](const Collective& lanes) {
+    execute_mma<2>(lanes, [&](u32 pair, int e) { return pair_element(pair, e, is_bf16); });
+  });
+}
+
+void mma_m16n8k32(float* d, const u32* a, u32 b0, u32 b1, bool is_e5m2) {
+  ATTNHUB_EMULATOR_STEP();
+  const MmaOperands operands{d, a, {b0, b1}};
+  collective("mma.m16n8k32", kAllLanes, &operands, [&](const Collective& lanes) {
+    execute_mma<4>(lanes, [&](u32 four, int e) { return fp8_to_float(four >> (8 * e), is_e5m2); });
+  });
+}
+
+u32 movmatrix(u32 r) {
+  ATTNHUB_EMULATOR_STEP();
+  struct Operands {
+    u32 r;
+    u32* result;
+  };
+  u32 result = 0;
+  const Operands operands{r, &result};
+  collective("movmatrix", kAllLanes, &operands, [](const Collective& lanes) {
+    u16 matrix[8][8];
+    for (int lane = 0; lane < kWarp; ++lane) {
+      const u32 held = static_cast<const Operands*>(lanes.operands[lane])->r;
+      for (int e = 0; e < 2; ++e) matrix[lane / 4][lane % 4 * 2 + e] = u16(held >> (16 * e));
+    }
+    for (int lane = 0; lane < kWarp; ++lane) {
+      const int i = lane / 4, j = lane % 4 * 2;
+      *static_cast<const Operands*>(lanes.operands[lane])->result =
+          u32(matrix[j][i]) | u32(matrix[j + 1][i]) << 16;
+    }
+  });
+  return result;
 }
 
 u32 shuffle(int kind, u32 value, int operand, int width, u32 mask) {

@@ -1,0 +1,158 @@
+"""The host side of kernels on a CPU: what it loads and launches runs in the emulator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnhub.errors import InvalidArgument
+from attnhub.plugin import Backend, Device, KernelSpec, describe, hookimpl
+from attnhub.testing.emulator.kernel import EmulatedKernel, Launch
+from attnhub.testing.emulator.params import as_pointee
+
+_kernel = functools.cache(EmulatedKernel.from_spec)
+
+
+@dataclass(slots=True, kw_only=True)
+class EmulatedGpu:
+    """Stands for a GPU and its driver: while it is installed, it is the device "cpu".
+
+    ``attnhub.plugin.kernel`` then gives kernels that run in the emulator, so that a planner, its
+    plans and the public API above them can be tested without a GPU. The fixture ``emulated_gpu``
+    installs one for a test. A kernel may touch every tensor whose address was taken, from there to
+    the tensor's end.
+
+    Args:
+        sm: the compute capability that kernels are made for.
+        num_sms: SMs that host sides see.
+        ctas_per_sm: CTAs of any kernel that one of them holds.
+        seed: of the schedule, as in :class:`Launch`.
+
+    Example:
+        >>> def test_attention(emulated_gpu, isolated_registry):
+        ...     isolated_registry.register(emulated_gpu.plugin(manifest.attnhub_backends()), "mine")
+        ...     attn = attnhub.BatchAttention(..., device="cpu", backend="mine")
+    """
+
+    sm: int = 80
+    num_sms: int = 2
+    ctas_per_sm: int = 1
+    seed: int = 0
+    #: Every kernel that ran, by name, with its launch.
+    launches: list[tuple[str, Launch]] = field(default_factory=list)
+    # Held, so that no address comes to mean another tensor.
+    _tensors: dict[int, Tensor] = field(default_factory=dict)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let all that loads and launches kernels do it here."""
+        address = Tensor.data_ptr
+
+        def data_ptr(tensor: Tensor) -> int:
+            found = address(tensor)
+            self._tensors[found] = tensor
+            return found
+
+        def compiled(specs: Iterable[KernelSpec], **_: Any) -> list[Any]:
+            return [SimpleNamespace(spec=spec, image=b"") for spec in specs]
+
+        cpu = replace(describe("cpu"), num_sms=self.num_sms)
+        load = "attnhub.kernels.load"
+        monkeypatch.setattr(Tensor, "data_ptr", data_ptr)
+        monkeypatch.setattr(f"{load}._loaded", {})
+        monkeypatch.setattr(f"{load}.compile_kernels", compiled)
+        monkeypatch.setattr(f"{load}.LoadedKernel", lambda image, spec: _Loaded(self, spec))
+        monkeypatch.setattr(f"{load}.describe", lambda device: replace(cpu, sm=self.sm))
+        monkeypatch.setattr(f"{load}.raw_stream", lambda index: 0)
+        monkeypatch.setattr("attnhub.core.device.CPU", cpu)
+
+    @property
+    def device(self) -> Device:
+        """What host sides are made for."""
+        return describe("cpu")
+
+    def plugin(self, backends: Iterable[Backend]) -> Any:
+        """A plugin with the same backends, but for this device; each keeps its name."""
+        found = [
+            replace(
+                backend,
+                capability=[replace(sheet, devices=("cpu",)) for sheet in backend.sheets()],
+                probe="",
+            )
+            for backend in backends
+        ]
+        return _Plugin(found)
+
+    def launch(self, spec: KernelSpec, shape: Launch, values: tuple[Any, ...]) -> None:
+        """Run a kernel to its end."""
+        self.launches.append((spec.name, shape))
+        given = {
+            member.name: self._tensor(value, member.kind) if member.is_pointer else value
+            for member, value in zip(spec.params.fields, values, strict=True)
+        }
+        _kernel(spec).run(shape, **given)
+
+    def _tensor(self, address: int, kind: str) -> Tensor | None:
+        """The memory that a pointer gives to a kernel."""
+        if not address:
+            return None
+        if address in self._tensors:
+            return as_pointee(self._tensors[address], kind)
+        for tensor in self._tensors.values():
+            storage = tensor.untyped_storage()
+            offset = address - storage.data_ptr()
+            if 0 <= offset < storage.nbytes():
+                rest = torch.empty(0, dtype=torch.uint8).set_(storage)[offset:]
+                return as_pointee(rest, kind)
+        raise InvalidArgument(f"address {address:#x}: no tensor whose data_ptr() was asked for")
+
+
+class _Plugin:
+    def __init__(self, backends: list[Backend]) -> None:
+        self._backends = backends
+
+    @hookimpl
+    def attnhub_backends(self) -> list[Backend]:
+        return self._backends
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What LoadedKernel is on a GPU."""
+
+    gpu: EmulatedGpu
+    spec: KernelSpec
+
+    def ctas_per_sm(self, device: int, *, block: int, smem: int = 0) -> int:
+        return self.gpu.ctas_per_sm
+
+    def launcher(
+        self, device: int, *, block: int, smem: int = 0, cluster: int = 1, pdl: bool = False
+    ) -> _Launcher:
+        shape = Launch(block=block, smem=smem, cluster=1, seed=self.gpu.seed)
+        return _Launcher(self.gpu, self.spec, shape, cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """What Launcher is on a GPU."""
+
+    gpu: EmulatedGpu
+    spec: KernelSpec
+    shape: Launch
+    cluster: int
+    bound: tuple[Any, ...] = ()
+
+    def bind(self, *last: Any) -> _Launcher:
+        return replace(self, bound=last)
+
+    def __call__(self, grid: int | tuple[int, int, int], stream: int, *values: Any) -> None:
+        extents = (grid,) if isinstance(grid, int) else grid
+        shape = replace(self.shape, grid=extents, cluster=self.cluster)
+        self.gpu.launch(self.spec, shape, (*values, *self.bound))
