@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +11,9 @@ import attnhub
 from attnhub import BatchAttention, DTypes, Paged, PagedKV, Ragged, RaggedKV, Scales, Variant
 from attnhub.core import device as devices
 from attnhub.core.staging import Staging
+from attnhub.plugin import Registry
 from attnhub.testing.compare import assert_close
+from attnhub.testing.waiting import no_waiting
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda:0"
@@ -21,19 +21,6 @@ DEVICE = "cuda:0"
 
 def i32(*values: int, device: str = "cpu") -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device=device)
-
-
-@pytest.fixture
-def no_synchronisation() -> Iterator[None]:
-    """Any synchronising call raises."""
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():  # torch warns that the mode is new
-        warnings.simplefilter("ignore")
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def table(device: str) -> PagedKV:
@@ -51,16 +38,13 @@ def test_the_device_is_recognised() -> None:
     assert found.bandwidth > 100
 
 
-def test_plan_does_not_synchronise_with_device_metadata(no_synchronisation: None) -> None:
+def test_plan_does_not_synchronise_with_device_metadata() -> None:
     attn = BatchAttention(
         8, 2, 64, torch.bfloat16, Paged(16), variant=Variant(causal=True), backend="reference"
     )
-    torch.cuda.set_sync_debug_mode("default")
     qo, metadata = i32(0, 4, 5, 6, device=DEVICE), table(DEVICE)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.cuda.set_sync_debug_mode("error")
-    attn.plan(qo, metadata)
+    with no_waiting():
+        attn.plan(qo, metadata)
     assert attn.explain().chosen is not None
 
 
@@ -134,7 +118,9 @@ def test_ragged_attention_equals_the_reference(backend: str, variant: Variant, l
         assert_close(results[0][1], results[1][1], dtype=torch.bfloat16, kind="lse")
 
 
-def test_varlen_does_not_claim_an_output_it_would_round_on_the_way() -> None:
+def test_varlen_does_not_claim_an_output_it_would_round_on_the_way(
+    isolated_registry: Registry,
+) -> None:
     attn = BatchAttention(
         8, 2, 64, DTypes("bfloat16", "bfloat16", "float32"), Ragged(), device=DEVICE
     )
@@ -212,7 +198,7 @@ def test_autocast_does_not_lower_the_reference() -> None:
                 assert torch.equal(attnhub.attention(q, k, k), want)
 
 
-def test_varlen_is_preferred_for_ragged_half_precision() -> None:
+def test_varlen_is_preferred_for_ragged_half_precision(isolated_registry: Registry) -> None:
     attn = BatchAttention(8, 2, 64, torch.bfloat16, Ragged(), device=DEVICE)
     attn.plan(i32(0, 3), RaggedKV(i32(0, 5)))
     chosen = attn.explain().chosen
@@ -265,7 +251,7 @@ def test_functional_ops_are_captured_in_a_cuda_graph() -> None:
     torch.testing.assert_close(out, torch.nn.functional.rms_norm(x, (128,), weight, 1e-6))
 
 
-def test_graph_mode_without_a_kernel_says_what_is_missing() -> None:
+def test_graph_mode_without_a_kernel_says_what_is_missing(isolated_registry: Registry) -> None:
     """PyTorch backends cannot be captured: a reason, and the plugin that would fit."""
     limits = attnhub.GraphLimits(max_batch=4, max_qo_tokens=4, max_pages=8)
     with pytest.raises(attnhub.errors.NoBackend, match=r"graph is True.*") as info:

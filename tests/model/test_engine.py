@@ -14,6 +14,7 @@ from plain import PlainModel
 from weights import LAYER_NAMES, ModelConfig
 
 from attnhub import sampling
+from attnhub.plugin import Registry
 
 if TYPE_CHECKING:
     from tokenizer import Tokenizer
@@ -140,7 +141,9 @@ def test_answers_are_the_plain_models(
 
 
 @pytest.mark.gpu
-def test_answers_are_the_plain_models_on_a_gpu(tiny: PlainModel) -> None:
+def test_answers_are_the_plain_models_on_a_gpu(
+    tiny: PlainModel, isolated_registry: Registry
+) -> None:
     arrivals = mixed_requests()
     serve(new_engine(tiny, device="cuda:0", max_step_tokens=20), arrivals)
     assert_as_plain(tiny, [request for request, _ in arrivals])

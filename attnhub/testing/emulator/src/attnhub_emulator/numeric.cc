@@ -85,5 +85,10 @@ float rcp(float x) { return flush(1.0f / flush(x)); }
 float sin_approx(float x) { return flush(std::sin(flush(x))); }
 float cos_approx(float x) { return std::cos(flush(x)); }
 float tanh_approx(float x) { return std::tanh(x); }
+float div_full(float a, float b) { return flush(flush(a) / flush(b)); }
+float sqrt_approx(float x) { return std::sqrt(flush(x)); }
+float rsqrt_approx(float x) { return 1.0f / std::sqrt(flush(x)); }
+float min_nan(float a, float b) { return std::isnan(a) || a < b ? a : b; }
+float max_nan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 
 }  // namespace attnhub::emulator
