@@ -13,8 +13,9 @@ A plugin is a package with an entry point in the group ``attnhub`` that names a 
 ``load`` names an object with ``plan(problem) -> Plan``; it is imported on first use.
 See ``docs/write_a_plugin.md``, and ``docs/plan_contract.md`` for what plans of each op take.
 
-What a planner needs at run time (batches, variants, checks, pinned staging, the making of new ops)
-is here too, and loads torch when it is first named: never in a manifest.
+What a planner needs at run time (batches, variants, checks, pinned staging, the making of new ops,
+compiling and launching kernels) is here too, and is loaded, most of it with torch, when it is first
+named: never in a manifest.
 """
 
 from __future__ import annotations
@@ -63,8 +64,28 @@ if TYPE_CHECKING:
     from attnhub.core.check import dtype_name, dtype_of
     from attnhub.core.functional import FunctionalOp, define
     from attnhub.core.staging import Staging
+    from attnhub.jit import (
+        Cache,
+        CompileError,
+        DriverError,
+        KernelSpec,
+        Launcher,
+        LoadedKernel,
+        NoCompiler,
+        ParamLayout,
+        TensorMap,
+        compile_kernels,
+    )
+    from attnhub.kernels import INCLUDE_DIR, arch, kernel, kernels, stream, tensor_map
+    from attnhub.kernels.fastdiv import FAST_DIV, fast_divisor
+    from attnhub.kernels.merge import ManyStatesMerge, TwoStatesMerge
+    from attnhub.kernels.probe import kernels_run
+    from attnhub.kernels.schedule import SCHEDULE, WorkSchedule, plan_spec
+    from attnhub.kernels.section import SECTION, Section
+    from attnhub.kernels.variant import VariantCode
     from attnhub.mla.inputs import MLAScales
     from attnhub.mla.problem import MLAProblem
+    from attnhub.rope.frequencies import inverse_frequencies
     from attnhub.variant import Rope, Variant
 
 #: Imported when first named.
@@ -72,52 +93,93 @@ _LAZY = {
     "AttentionBatch": "attnhub.attn.batch",
     "AttentionProblem": "attnhub.attn.problem",
     "BlockSparseKV": "attnhub.attn.kv",
+    "Cache": "attnhub.jit",
+    "CompileError": "attnhub.jit",
+    "DriverError": "attnhub.jit",
+    "FAST_DIV": "attnhub.kernels.fastdiv",
     "FunctionalOp": "attnhub.core.functional",
+    "INCLUDE_DIR": "attnhub.kernels",
+    "KernelSpec": "attnhub.jit",
+    "Launcher": "attnhub.jit",
+    "LoadedKernel": "attnhub.jit",
     "MLAProblem": "attnhub.mla.problem",
     "MLAScales": "attnhub.mla.inputs",
+    "ManyStatesMerge": "attnhub.kernels.merge",
+    "NoCompiler": "attnhub.jit",
     "PagedKV": "attnhub.attn.kv",
+    "ParamLayout": "attnhub.jit",
     "RaggedKV": "attnhub.attn.kv",
     "Rope": "attnhub.variant",
     "Rows": "attnhub.attn.rows",
+    "SCHEDULE": "attnhub.kernels.schedule",
+    "SECTION": "attnhub.kernels.section",
     "Scales": "attnhub.attn.kv",
+    "Section": "attnhub.kernels.section",
     "Staging": "attnhub.core.staging",
+    "TensorMap": "attnhub.jit",
+    "TwoStatesMerge": "attnhub.kernels.merge",
     "VariableBlockKV": "attnhub.attn.kv",
     "Variant": "attnhub.variant",
+    "VariantCode": "attnhub.kernels.variant",
+    "WorkSchedule": "attnhub.kernels.schedule",
+    "arch": "attnhub.kernels",
+    "compile_kernels": "attnhub.jit",
     "define": "attnhub.core.functional",
     "dtype_name": "attnhub.core.check",
     "dtype_of": "attnhub.core.check",
+    "fast_divisor": "attnhub.kernels.fastdiv",
+    "inverse_frequencies": "attnhub.rope.frequencies",
+    "kernel": "attnhub.kernels",
+    "kernels": "attnhub.kernels",
+    "kernels_run": "attnhub.kernels.probe",
     "on_host": "attnhub.attn.rows",
+    "plan_spec": "attnhub.kernels.schedule",
     "requests": "attnhub.attn.rows",
+    "stream": "attnhub.kernels",
+    "tensor_map": "attnhub.kernels",
 }
 
 __all__ = [
     "API_VERSION",
+    "FAST_DIV",
+    "INCLUDE_DIR",
+    "SCHEDULE",
+    "SECTION",
     "AnyValue",
     "AttentionBatch",
     "AttentionProblem",
     "Backend",
     "BatchPlan",
     "BlockSparseKV",
+    "Cache",
     "Call",
     "Calls",
     "Capability",
     "Code",
+    "CompileError",
     "Constraint",
     "Contract",
     "Cost",
     "Decision",
     "Device",
+    "DriverError",
     "Efficiency",
     "Estimate",
     "Extent",
     "FunctionalOp",
     "InvalidArgument",
+    "KernelSpec",
+    "Launcher",
+    "LoadedKernel",
     "MLAProblem",
     "MLAScales",
+    "ManyStatesMerge",
     "MultipleOf",
+    "NoCompiler",
     "OneOf",
     "Op",
     "PagedKV",
+    "ParamLayout",
     "Plan",
     "Planner",
     "PluginError",
@@ -131,22 +193,37 @@ __all__ = [
     "Rule",
     "SameAs",
     "Scales",
+    "Section",
     "Staging",
     "Subset",
+    "TensorMap",
+    "TwoStatesMerge",
     "VariableBlockKV",
     "Variant",
+    "VariantCode",
     "Work",
+    "WorkSchedule",
     "Workload",
+    "arch",
+    "compile_kernels",
     "define",
     "describe",
     "dtype_name",
     "dtype_of",
     "fact",
+    "fast_divisor",
     "hookimpl",
+    "inverse_frequencies",
     "isolated",
+    "kernel",
+    "kernels",
+    "kernels_run",
     "on_host",
+    "plan_spec",
     "registry",
     "requests",
+    "stream",
+    "tensor_map",
 ]
 
 

@@ -20,12 +20,15 @@ from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
 
 #: (tokens, states, heads, dim, tag); 111 is no multiple of a vector, 64 states a split-KV decode.
+#: The largest are beyond every L2.
 _SIZES = (
     (7, 2, 4, 64, "small"),
     (5, 3, 3, 111, "small"),
     (128, 2, 32, 128, "h200"),
     (8192, 2, 32, 128, "h200"),
+    (65536, 2, 32, 128, "h200"),
     (16, 64, 32, 128, "h200"),
+    (2048, 64, 32, 128, "h200"),
 )
 
 Make = Callable[[torch.device, torch.Generator], Run]

@@ -1,6 +1,6 @@
 """Which package may import which. The arrows run one way, and imports are read, not run.
 
-    integrations, cli -> families -> variant, core        backends -> families        kernels -> jit
+    integrations, cli -> families -> variant, core   backends -> families   kernels -> jit, variant
     testing and plugins use the public surface only
 
 Imports under `TYPE_CHECKING` and inside functions count too: a dependency of ideas is one. What
@@ -29,16 +29,17 @@ _BELOW_FAMILIES = frozenset({"errors", "core", "variant"})
 # Area -> areas it may import, besides itself. "attnhub" is the root package: its public names.
 MAY_IMPORT = {
     "attnhub": _BELOW_FAMILIES | FAMILIES | {"plugin"},
-    # What planners need of the two families whose plans hold a batch; imported when named.
-    "plugin": _BELOW_FAMILIES | {"attn", "mla", "jit", "kernels"},
+    # What planners need of the two families whose plans hold a batch, and the frequencies of rope,
+    # which are the model's; imported when named.
+    "plugin": _BELOW_FAMILIES | {"attn", "mla", "rope", "jit", "kernels"},
     "errors": frozenset({"core"}),  # an error carries the decision and reasons it tells of
     "core": frozenset({"errors"}),
     "variant": frozenset({"errors", "core"}),
     "jit": frozenset({"errors", "core"}),
-    "kernels": frozenset({"errors", "core", "jit"}),
+    "kernels": frozenset({"errors", "core", "jit", "variant"}),
     "include": frozenset(),  # headers, and what says where they are
     "backends": _BELOW_FAMILIES | FAMILIES | {"plugin"},
-    "testing": FAMILIES | {"attnhub", "plugin", "errors", "variant"},
+    "testing": FAMILIES | {"attnhub", "plugin", "errors", "variant", "jit"},
     "integrations": _BELOW_FAMILIES | FAMILIES | {"attnhub"},
     "__main__": frozenset({"cli"}),
     "cli": _BELOW_FAMILIES | FAMILIES | {"attnhub", "plugin", "jit", "testing"},

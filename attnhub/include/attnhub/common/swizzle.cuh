@@ -47,6 +47,15 @@ struct SwizzledTile {
     const u32 linear = row * kPanelBytes + (chunk % kChunksInPanel) * 16;
     return panel * (kRows * kPanelBytes) + RowSwizzle<kPanelBytes>::apply(linear);
   }
+
+  // From the address of a chunk to that of another, `rows` rows and `chunks` chunks further, with
+  // one instruction, or none where `chunks` is a whole panel. Rows are a multiple of 8, and no bit
+  // of the first chunk's index is one of `chunks`.
+  static ATTNHUB_HOST_DEVICE constexpr u32 step(u32 address, u32 rows, u32 chunks) {
+    const u32 panel = chunks / kChunksInPanel;
+    return (address ^ (chunks % kChunksInPanel * 16)) + rows * kPanelBytes +
+           panel * (kRows * kPanelBytes);
+  }
 };
 
 }  // namespace attnhub

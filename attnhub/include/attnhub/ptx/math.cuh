@@ -1,5 +1,6 @@
 // Approximate functions of the special-function unit, each one instruction, good to about 22 bits
-// (PTX ISA, *.approx.f32). Subnormal inputs and results become zero, but for tanh_approx.
+// (PTX ISA, *.approx.f32). Subnormal inputs and results become zero, but for tanh_approx. And the
+// smaller and the larger of two numbers, where C++'s own would lose a NaN.
 #pragma once
 
 #include "attnhub/common/types.cuh"
@@ -39,6 +40,38 @@ ATTNHUB_DEVICE float rcp(float x) {
 #endif
 }
 
+// a / b, in the whole range and to 2 ulp. A constant divisor costs a multiplication.
+ATTNHUB_DEVICE float div_full(float a, float b) {
+#ifdef ATTNHUB_EMULATOR
+  return emulator::div_full(a, b);
+#else
+  float y;
+  asm("div.full.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#endif
+}
+
+// The square root of x, and 1 over it.
+ATTNHUB_DEVICE float sqrt_approx(float x) {
+#ifdef ATTNHUB_EMULATOR
+  return emulator::sqrt_approx(x);
+#else
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+ATTNHUB_DEVICE float rsqrt_approx(float x) {
+#ifdef ATTNHUB_EMULATOR
+  return emulator::rsqrt_approx(x);
+#else
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
 // sin(x) and cos(x), to about 2^-21 where |x| <= pi and ever worse beyond: reduce x first.
 ATTNHUB_DEVICE float sin_approx(float x) {
 #ifdef ATTNHUB_EMULATOR
@@ -67,6 +100,27 @@ ATTNHUB_DEVICE float tanh_approx(float x) {
 #else
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// Exact, and NaN if a or b is.
+ATTNHUB_DEVICE float min_nan(float a, float b) {
+#ifdef ATTNHUB_EMULATOR
+  return emulator::min_nan(a, b);
+#else
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#endif
+}
+
+ATTNHUB_DEVICE float max_nan(float a, float b) {
+#ifdef ATTNHUB_EMULATOR
+  return emulator::max_nan(a, b);
+#else
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 #endif
 }

@@ -33,31 +33,31 @@ ATTNHUB_DEVICE u32 offset_of(Member Struct::* member) {
 namespace detail {
 
 // NOTE: one body for every width. `load` and `store` name the instruction up to its type, and
-// volatile keeps these in order with barriers, which are volatile too.
-#define ATTNHUB_LOAD(LOAD, CONSTRAINT, ADDRESS)                                                  \
-  if constexpr (sizeof(T) == 1) {                                                                \
-    u32 r;                                                                                       \
-    asm volatile(LOAD ".u8 %0, [%1];" : "=r"(r) : CONSTRAINT(ADDRESS));                          \
-    return bit_cast<T>(u8(r));                                                                   \
-  } else if constexpr (sizeof(T) == 2) {                                                         \
-    u16 r;                                                                                       \
-    asm volatile(LOAD ".u16 %0, [%1];" : "=h"(r) : CONSTRAINT(ADDRESS));                         \
-    return bit_cast<T>(r);                                                                       \
-  } else if constexpr (sizeof(T) == 4) {                                                         \
-    u32 r;                                                                                       \
-    asm volatile(LOAD ".u32 %0, [%1];" : "=r"(r) : CONSTRAINT(ADDRESS));                         \
-    return bit_cast<T>(r);                                                                       \
-  } else if constexpr (sizeof(T) == 8) {                                                         \
-    Vec<u32, 2> r;                                                                               \
-    asm volatile(LOAD ".v2.u32 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : CONSTRAINT(ADDRESS)); \
-    return bit_cast<T>(r);                                                                       \
-  } else {                                                                                       \
-    static_assert(sizeof(T) == 16, "loads move 1, 2, 4, 8 or 16 bytes");                         \
-    Vec<u32, 4> r;                                                                               \
-    asm volatile(LOAD ".v4.u32 {%0, %1, %2, %3}, [%4];"                                          \
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                \
-                 : CONSTRAINT(ADDRESS));                                                         \
-    return bit_cast<T>(r);                                                                       \
+// `asm volatile` keeps these in order with barriers, which are volatile too.
+#define ATTNHUB_LOAD(ASM, LOAD, CONSTRAINT, ADDRESS)                                    \
+  if constexpr (sizeof(T) == 1) {                                                       \
+    u32 r;                                                                              \
+    ASM(LOAD ".u8 %0, [%1];" : "=r"(r) : CONSTRAINT(ADDRESS));                          \
+    return bit_cast<T>(u8(r));                                                          \
+  } else if constexpr (sizeof(T) == 2) {                                                \
+    u16 r;                                                                              \
+    ASM(LOAD ".u16 %0, [%1];" : "=h"(r) : CONSTRAINT(ADDRESS));                         \
+    return bit_cast<T>(r);                                                              \
+  } else if constexpr (sizeof(T) == 4) {                                                \
+    u32 r;                                                                              \
+    ASM(LOAD ".u32 %0, [%1];" : "=r"(r) : CONSTRAINT(ADDRESS));                         \
+    return bit_cast<T>(r);                                                              \
+  } else if constexpr (sizeof(T) == 8) {                                                \
+    Vec<u32, 2> r;                                                                      \
+    ASM(LOAD ".v2.u32 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : CONSTRAINT(ADDRESS)); \
+    return bit_cast<T>(r);                                                              \
+  } else {                                                                              \
+    static_assert(sizeof(T) == 16, "loads move 1, 2, 4, 8 or 16 bytes");                \
+    Vec<u32, 4> r;                                                                      \
+    ASM(LOAD ".v4.u32 {%0, %1, %2, %3}, [%4];"                                          \
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                \
+        : CONSTRAINT(ADDRESS));                                                         \
+    return bit_cast<T>(r);                                                              \
   }
 
 #define ATTNHUB_STORE(STORE, CONSTRAINT, ADDRESS)                                            \
@@ -84,7 +84,7 @@ namespace detail {
 
 template <class T>
 __device__ __forceinline__ T load_shared(u32 address) {
-  ATTNHUB_LOAD("ld.shared", "r", address)
+  ATTNHUB_LOAD(asm volatile, "ld.shared", "r", address)
 }
 template <class T>
 __device__ __forceinline__ void store_shared(u32 address, const T& value) {
@@ -92,15 +92,19 @@ __device__ __forceinline__ void store_shared(u32 address, const T& value) {
 }
 template <class T>
 __device__ __forceinline__ T load_global(const T* address) {
-  ATTNHUB_LOAD("ld.global", "l", address)
+  ATTNHUB_LOAD(asm volatile, "ld.global", "l", address)
 }
 template <class T>
 __device__ __forceinline__ T load_global_once(const T* address) {
-  ATTNHUB_LOAD("ld.global.nc.L1::no_allocate", "l", address)
+  ATTNHUB_LOAD(asm volatile, "ld.global.nc.L1::no_allocate", "l", address)
+}
+template <class T>
+__device__ __forceinline__ T load_global_constant(const T* address) {
+  ATTNHUB_LOAD(asm, "ld.global", "l", address)
 }
 template <class T>
 __device__ __forceinline__ T load_global_l2(const T* address) {
-  ATTNHUB_LOAD("ld.global.cg", "l", address)
+  ATTNHUB_LOAD(asm volatile, "ld.global.cg", "l", address)
 }
 template <class T>
 __device__ __forceinline__ void store_global(T* address, const T& value) {
@@ -151,6 +155,17 @@ ATTNHUB_DEVICE T ld_global_once(const T* address) {
   return ld_global(address);
 #else
   return detail::load_global_once(address);
+#endif
+}
+
+// For data that no kernel writes while this one runs and that is read again and again: equal loads
+// become one.
+template <class T>
+ATTNHUB_DEVICE T ld_global_constant(const T* address) {
+#ifdef ATTNHUB_EMULATOR
+  return ld_global(address);
+#else
+  return detail::load_global_constant(address);
 #endif
 }
 

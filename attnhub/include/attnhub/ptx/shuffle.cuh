@@ -76,6 +76,15 @@ ATTNHUB_DEVICE u32 ballot(bool predicate, u32 mask = kFullWarp) {
 #endif
 }
 
+// The lowest lane of a ballot that is not 0.
+ATTNHUB_DEVICE int lowest_lane(u32 lanes) {
+#ifdef ATTNHUB_EMULATOR
+  return __builtin_ctz(lanes);
+#else
+  return __ffs(lanes) - 1;
+#endif
+}
+
 // Whether the predicate of any lane holds.
 ATTNHUB_DEVICE bool any(bool predicate, u32 mask = kFullWarp) {
 #ifdef ATTNHUB_EMULATOR

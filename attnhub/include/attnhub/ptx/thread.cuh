@@ -10,6 +10,7 @@ constexpr int kWarpgroupSize = 128;
 
 ATTNHUB_DEVICE int lane_idx() { return int(threadIdx.x) & (kWarpSize - 1); }
 ATTNHUB_DEVICE int warp_idx() { return int(threadIdx.x) / kWarpSize; }
+ATTNHUB_DEVICE int num_warps() { return int(blockDim.x) / kWarpSize; }
 
 // NOTE: a warp index read from lane 0 is known to be uniform, so the compiler keeps it, and what
 // follows from it, in uniform registers.
