@@ -13,7 +13,10 @@ from attnhub.core.device import Device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownPlugin:
-    """One row of ``known_plugins.json``; ``status`` is ``"released"`` or ``"planned"``."""
+    """One row of ``known_plugins.json``.
+
+    ``status`` is ``"released"``, ``"source"`` (in AttnHub's repository only) or ``"planned"``.
+    """
 
     backend: str
     package: str
@@ -33,6 +36,9 @@ class KnownPlugin:
         """What to do to get it."""
         if self.status == "planned":
             return f"not installed: {self.package} ({self.summary}) is planned, not yet released"
+        if self.status == "source":
+            where = f"pip install -e plugins/{self.backend} in AttnHub's repository"
+            return f"not installed: {self.package} ({self.summary}); {where}"
         return f"not installed: pip install {self.package} ({self.summary})"
 
 

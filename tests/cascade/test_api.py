@@ -282,6 +282,7 @@ def test_workloads_run(name: str) -> None:
             assert not bool(lse.isnan().any())
 
 
+@pytest.mark.usefixtures("isolated_registry")
 def test_problems_tell_work() -> None:
     facts = {"dtype": "bfloat16", "num_heads": 2, "head_dim": 64}
     problem = api.MergeStatesProblem.of("h200", **facts, num_states=7, tokens=16)

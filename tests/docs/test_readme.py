@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
@@ -47,22 +48,31 @@ def _devices(backend: Backend) -> str:
     return ", ".join(kinds) + (f", sm {', '.join(bounds)}" if bounds else "")
 
 
+def _our_plugins() -> list[EntryPoint]:
+    """The plugins of this repository, which `make setup` installs."""
+    ours = {folder.name for folder in (README.parent / "plugins").iterdir()}
+    return sorted(p for p in entry_points(group="attnhub") if p.name in ours)
+
+
 def matrix() -> str:
-    """Support of the built-in backends, from their capability sheets."""
-    lines = [
-        "| op | backend | devices | K/V | K/V dtypes | variants |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Support of the backends in this repository, from their capability sheets."""
+    rows = [("op", "backend", "devices", "K/V", "dtypes", "variants"), ("---",) * 6]
     with isolated() as registry:
+        for plugin in _our_plugins():
+            registry.load_entry_point(plugin)
         for backend in registry.backends("attention"):
             sheets = list(backend.sheets())
-            cells = [_kinds(sheets, "kv"), _kinds(sheets, "kv_dtype"), _features(sheets)]
-            row = ["attention", backend.name, _devices(backend), *cells]
-            lines.append("| " + " | ".join(row) + " |")
-        others = sorted({op.partition(".")[0] for op in registry.ops} - {"attention"})
-        names = ", ".join(others)
-        lines.append(f"| {names} | reference | cpu, cuda | - | all | - |")
-    return "\n".join(lines)
+            cells = _kinds(sheets, "kv"), _kinds(sheets, "kv_dtype"), _features(sheets)
+            rows.append(("attention", backend.name, _devices(backend), *cells))
+        families: dict[tuple[str, str, str], list[str]] = {}
+        for op in sorted(registry.ops.keys() - {"attention"}):
+            for backend in registry.backends(op):
+                kinds = _kinds(list(backend.sheets()), "dtype")
+                served = families.setdefault((backend.name, _devices(backend), kinds), [])
+                served.append(op.partition(".")[0])
+        for (name, places, kinds), served in families.items():
+            rows.append((", ".join(dict.fromkeys(served)), name, places, "-", kinds, "-"))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def explained() -> str:

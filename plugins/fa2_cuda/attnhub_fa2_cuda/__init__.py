@@ -1,0 +1,1 @@
+"""AttnHub backends in CUDA for Ampere and later."""

@@ -1,0 +1,386 @@
+"""``attention``: plans over ragged and paged keys by one persistent kernel for each tile shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnhub.plugin import (
+    FAST_DIV,
+    INCLUDE_DIR,
+    SCHEDULE,
+    SECTION,
+    AttentionBatch,
+    AttentionProblem,
+    InvalidArgument,
+    KernelSpec,
+    PagedKV,
+    ParamLayout,
+    Scales,
+    Section,
+    Staging,
+    WorkSchedule,
+    arch,
+    fast_divisor,
+    kernel,
+    kernels,
+    plan_spec,
+    stream,
+)
+from attnhub_fa2_cuda.tiles import DECODE, HEAD_DIM, PREFILL, Tile
+
+_ELEMENTS = {"float16": "Half", "bfloat16": "Bf16", "float32": "float"}
+_ALIGNMENT = 16  # bytes of one copy
+
+_TENSOR = ParamLayout(
+    {"base": "const void*", "stride_page": "i64", "stride_slot": "i64", "stride_head": "i64"}
+)
+_SCALE = ParamLayout({"values": "const float*", "stride": "i32"})
+#: C++ type of the variant -> its members.
+_VARIANTS = {"PlainVariant": ParamLayout({}), "SoftCap": ParamLayout({"cap": "float"})}
+
+
+def _params(variant: str) -> ParamLayout:
+    return ParamLayout(
+        {
+            "q": "const void*",
+            "stride_q_token": "i64",
+            "stride_q_head": "i64",
+            "k": _TENSOR,
+            "v": _TENSOR,
+            "out": "void*",
+            "lse": "float*",
+            "stride_out_token": "i64",
+            "stride_out_head": "i64",
+            "stride_lse_token": "i64",
+            "num_tokens": "i32",
+            "scale": "float",
+            "scale_v": "float",
+            "scales_q": _SCALE,
+            "scales_k": _SCALE,
+            "scales_v": _SCALE,
+            "variant": _VARIANTS[variant],
+            "qo_end": "const i32*",
+            "table": ParamLayout({"indices": "const i32*", "page_size": FAST_DIV}),
+            "schedule": SCHEDULE,
+            "section": SECTION,
+            "partial_out": "float*",
+            "partial_lse": "float*",
+            "num_qo_heads": "i32",
+            "group": FAST_DIV,
+            "groups_per_kv": "i32",
+            "num_lanes": "i32",
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """What the template sees."""
+
+    element: str
+    output: str
+    variant: str
+    tiles_m: int
+    warps_m: int
+    warps_n: int
+    block_n: int
+    stages: int
+    ctas_per_sm: int
+    smem: int
+
+
+def spec(problem: AttentionProblem, tile: Tile) -> KernelSpec:
+    """The kernel of a problem with one tile shape."""
+    variant = _variant(problem)
+    return KernelSpec(
+        name=f"fa2_{tile.name}_{problem.q_dtype}_{variant}",
+        template="attnhub_fa2_cuda:templates/attention.cu.jinja",
+        context=_Context(
+            element=_ELEMENTS[problem.q_dtype],
+            output=_ELEMENTS[problem.out_dtype],
+            variant=variant,
+            tiles_m=tile.tiles_m,
+            warps_m=tile.warps_m,
+            warps_n=tile.warps_n,
+            block_n=tile.block_n,
+            stages=tile.stages,
+            ctas_per_sm=tile.ctas_per_sm,
+            smem=tile.smem,
+        ),
+        entry="attnhub_fa2_attention",
+        params=_params(variant),
+        arch=arch(problem.device),
+        include_dirs=("attnhub_fa2_cuda:include", INCLUDE_DIR),
+    )
+
+
+def _variant(problem: AttentionProblem) -> str:
+    return "PlainVariant" if problem.variant.soft_cap is None else "SoftCap"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heads:
+    """How the query heads of a KV head are packed into the rows of a tile."""
+
+    group: int
+    groups_per_kv: int
+
+    @classmethod
+    def of(cls, problem: AttentionProblem, tile: Tile) -> _Heads:
+        """All of them, or the largest part that divides them and fits."""
+        whole = problem.group_size
+        group = next(n for n in range(min(whole, tile.rows), 0, -1) if whole % n == 0)
+        return cls(group=group, groups_per_kv=whole // group)
+
+
+class _TileRun:
+    """The schedule, the room for partial results and the launch of one tile shape."""
+
+    def __init__(self, problem: AttentionProblem, tile: Tile, max_batch: int) -> None:
+        device = problem.device
+        heads = _Heads.of(problem, tile)
+        groups = problem.num_kv_heads * heads.groups_per_kv
+        ctas = device.num_sms * tile.ctas_per_sm
+        # Decode streams keys: CTAs that walk the same tokens fetch what lies side by side at about
+        # the same time. Prefill computes, and shares out whole heads for the finer balance.
+        lanes = groups if tile is DECODE else 1
+        self._section = Section(
+            num_workers=max(ctas // lanes, 1),
+            num_heads=groups // lanes,
+            num_lanes=lanes,
+            tile_tokens=tile.rows // heads.group,
+            tile_cost=tile.tile_cost,
+            kv_block=tile.block_n,
+            min_piece=tile.min_piece,
+            window=problem.variant.band,
+        )
+        page_size = problem.page_size or 1
+        self._work = WorkSchedule(
+            device,
+            [self._section],
+            max_batch=max_batch,
+            page_size=page_size,
+            is_frozen=problem.graph,
+        )
+        self.grid = self._section.num_workers * lanes
+        rows = self._section.num_slots * lanes * tile.rows
+        where = torch.device(device.type, device.index)
+        self._partial_out = torch.empty(rows, HEAD_DIM, device=where, dtype=torch.float32)
+        self._partial_lse = torch.empty(rows, device=where, dtype=torch.float32)
+        self._page_size = fast_divisor(page_size)
+        self._heads = (
+            problem.num_qo_heads,
+            *fast_divisor(heads.group),
+            heads.groups_per_kv,
+            lanes,
+        )
+        loaded = kernel(spec(problem, tile))
+        self._launcher = loaded.launcher(device.index, block=tile.threads, smem=tile.smem)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Pack what stays the same from batch to batch."""
+        self._schedule = self._work.schedule(0)
+        self.launch = self._launcher.bind(
+            *self._page_size,
+            *self._schedule,
+            *self._section.values(),
+            self._partial_out.data_ptr(),
+            self._partial_lse.data_ptr(),
+            *self._heads,
+        )
+
+    def plan(self, qo_indptr: Tensor, kv: _DeviceKV) -> None:
+        """Have the device cut up a batch."""
+        self._work.plan(qo_indptr, kv.indptr, last_page_len=kv.last_page_len)
+        if self._work.schedule(0) is not self._schedule:  # it has grown
+            self._bind()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DeviceKV:
+    """Metadata of K and V on the device."""
+
+    indptr: Tensor
+    indices: Tensor | None = None
+    last_page_len: Tensor | None = None
+
+
+class AttentionPlan:
+    """Attention of one problem; a batch comes with ``update``."""
+
+    def __init__(self, problem: AttentionProblem) -> None:
+        self._problem = problem
+        device = problem.device
+        self._device = torch.device(device.type, device.index)
+        self._staging = Staging(self._device)
+        self._runs: dict[str, _TileRun] = {}
+        self._tiles = _tiles(problem)
+        kernels(specs(problem))
+        self._scale = problem.variant.scale or 1.0 / math.sqrt(HEAD_DIM)
+        cap = problem.variant.soft_cap
+        self._variant = () if cap is None else (cap,)
+        self._index = device.index
+        self._is_nhd = problem.layout == "NHD"
+        self._is_ragged = problem.kv == "ragged"
+        self._out_bytes = 4 if problem.out_dtype == "float32" else 2
+        self._scales: tuple[Scales | None, tuple[Any, ...]] = (None, ())
+
+    def update(self, batch: AttentionBatch) -> None:
+        """Upload what lies on the host, and have the device plan the batch."""
+        tile = self._tiles[0]
+        if len(self._tiles) > 1 and not _is_decode(self._problem, batch.max_qo_len):
+            tile = self._tiles[1]
+        run = self._runs.get(tile.name)
+        if run is None:
+            run = self._runs[tile.name] = _TileRun(self._problem, tile, max(batch.batch, 1))
+        # Kept: the kernels read these until the next batch.
+        self._qo_indptr = self._upload(batch.qo_indptr)
+        self._kv = self._upload_kv(batch.kv)
+        run.plan(self._qo_indptr, self._kv)
+        self._run = run
+        indices = self._kv.indices
+        self._batch = (
+            self._qo_indptr.data_ptr() + 4 * batch.batch,
+            0 if indices is None else indices.data_ptr(),
+        )
+
+    def _upload_kv(self, kv: Any) -> _DeviceKV:
+        if not isinstance(kv, PagedKV):
+            return _DeviceKV(indptr=self._upload(kv.indptr))
+        return _DeviceKV(
+            indptr=self._upload(kv.indptr),
+            indices=self._upload(kv.indices),
+            last_page_len=self._upload(kv.last_page_len),
+        )
+
+    def _upload(self, x: Tensor) -> Tensor:
+        if x.device == self._device:
+            return x
+        destination = torch.empty(x.shape, dtype=x.dtype, device=self._device)
+        self._staging.copy(destination, x)
+        return destination
+
+    def run(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor | None,
+        mask: Tensor | None,
+        scales: Scales,
+        params: Mapping[str, Tensor | float],
+    ) -> None:
+        """See docs/plan_contract.md.
+
+        Raises:
+            InvalidArgument: rows of a tensor do not begin at multiples of 16 bytes.
+        """
+        q_rows, k_rows, v_rows = (q.data_ptr(), *q.stride()[:2]), self._rows(k), self._rows(v)
+        out_at, (out_token, out_head, _) = out.data_ptr(), out.stride()
+        k_at, k_page, k_slot, k_head = k_rows
+        v_at, v_page, v_slot, v_head = v_rows
+        strides = q_rows[1] | q_rows[2] | k_page | k_slot | k_head | v_page | v_slot | v_head
+        addresses = q_rows[0] | k_at | v_at | out_at
+        if (addresses | 2 * strides | self._out_bytes * (out_token | out_head)) % _ALIGNMENT:
+            raise InvalidArgument(_misaligned(q=q, k=k, v=v, out=out))
+        if scales is not self._scales[0]:
+            self._scales = (scales, _scales(scales, self._scale))
+        run = self._run
+        run.launch(
+            run.grid,
+            stream(self._index),
+            *q_rows,
+            *k_rows,
+            *v_rows,
+            out_at,
+            0 if lse is None else lse.data_ptr(),
+            out_token,
+            out_head,
+            0 if lse is None else lse.stride(0),
+            q.shape[0],
+            *self._scales[1],
+            *self._variant,
+            *self._batch,
+        )
+
+    def _rows(self, x: Tensor) -> tuple[int, int, int, int]:
+        """Address and strides of K or V: of pages, of the slots of a page, of heads."""
+        if self._is_ragged:  # every row is a page
+            token, head, _ = x.stride()
+            return (
+                (x.data_ptr(), token, 0, head) if self._is_nhd else (x.data_ptr(), head, 0, token)
+            )
+        page, slot, head, _ = x.stride()
+        return (
+            (x.data_ptr(), page, slot, head) if self._is_nhd else (x.data_ptr(), page, head, slot)
+        )
+
+
+def _misaligned(**tensors: Tensor) -> str:
+    """Which rows 16-byte copies cannot reach."""
+    for name, x in tensors.items():
+        most = _ALIGNMENT // x.element_size()
+        if x.data_ptr() % _ALIGNMENT or any(stride % most for stride in x.stride()[:-1]):
+            return (
+                f"{name} begins at {x.data_ptr():#x} with strides {x.stride()}: fa2_cuda copies "
+                f"{_ALIGNMENT} bytes at a time, so rows must begin at multiples of {most} elements "
+                f"from a multiple of {_ALIGNMENT} bytes; give {name}.contiguous() or use another "
+                "backend"
+            )
+    raise AssertionError("all tensors are aligned")
+
+
+def _scales(scales: Scales, softmax: float) -> tuple[Any, ...]:
+    """The factors of scores and of the output that the host knows, and those on the device."""
+    known, on_device = {"q": 1.0, "k": 1.0, "v": 1.0}, list[int]()
+    for name in known:
+        value = getattr(scales, name)
+        if isinstance(value, Tensor):
+            on_device += [value.data_ptr(), int(value.numel() > 1)]
+        else:
+            known[name] = float(value)
+            on_device += [0, 0]
+    return (softmax * known["q"] * known["k"], known["v"], *on_device)
+
+
+def _is_decode(problem: AttentionProblem, qo_len: int | None) -> bool:
+    """Whether requests of at most so many queries fit into a tile for decode."""
+    if qo_len is None:
+        return False
+    return qo_len * _Heads.of(problem, DECODE).group <= DECODE.rows
+
+
+def _tiles(problem: AttentionProblem) -> tuple[Tile, ...]:
+    """The shapes that batches may need. A graph goes on with the one that it was captured with."""
+    if not problem.graph:
+        return (DECODE, PREFILL)
+    return (DECODE,) if _is_decode(problem, problem.extent.qo_len) else (PREFILL,)
+
+
+def specs(problem: AttentionProblem) -> list[KernelSpec]:
+    """All kernels of a problem."""
+    own = [spec(problem, tile) for tile in _tiles(problem)]
+    return [plan_spec(arch(problem.device)), *own]
+
+
+class AttentionPlanner:
+    """What the manifest's ``load`` names."""
+
+    def plan(self, problem: AttentionProblem) -> AttentionPlan:
+        """A plan for batches of any size; compiles the kernels where no cache has them."""
+        return AttentionPlan(problem)
+
+    def specs(self, problem: AttentionProblem) -> list[KernelSpec]:
+        """All kernels of a problem."""
+        return specs(problem)
+
+
+attention = AttentionPlanner()

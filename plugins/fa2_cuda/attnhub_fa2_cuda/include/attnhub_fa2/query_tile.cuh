@@ -1,0 +1,25 @@
+// The packed query rows of a tile: row r is query r / group of the tile, and head r % group of a
+// group of query heads that share a KV head.
+#pragma once
+
+#include "attnhub/attention/mask.cuh"
+#include "attnhub/attention/schedule.cuh"
+#include "attnhub_fa2/params.cuh"
+
+namespace attnhub::fa2 {
+
+struct QueryRow {
+  bool is_valid;  // some rows of a tile are no query's
+  i32 qo_idx;     // from the start of the request
+  i32 head;
+};
+
+template <class P>
+ATTNHUB_DEVICE QueryRow query_row(const P& p, const Piece& piece, i32 group_idx, i32 row) {
+  const i32 token = p.group.divide(row), group = p.group.divisor;
+  const i32 qo_idx = piece.tile * p.section.tile_tokens + token;
+  return {token < p.section.tile_tokens && qo_idx < piece.request.qo_len, qo_idx,
+          group_idx * group + row - token * group};
+}
+
+}  // namespace attnhub::fa2

@@ -1,0 +1,35 @@
+// The shared memory of a CTA.
+#pragma once
+
+#include "attnhub_fa2/tile_shape.cuh"
+
+namespace attnhub::fa2 {
+
+template <class Shape>
+struct Ring {
+  alignas(1024) unsigned char k[Shape::kStages][Shape::TileKv::kBytes];
+  alignas(1024) unsigned char v[Shape::kStages][Shape::TileKv::kBytes];
+};
+
+// What each warp summed, for the epilogue.
+template <class Shape>
+struct Exchange {
+  // NOTE: rows 4 floats longer than a head keep 8 rows of a fragment in different banks.
+  static constexpr int kPitch = Shape::kHeadDim + 4;
+  static constexpr int kRows = Shape::kWarpsN * Shape::kBlockM;
+  float out[kRows][kPitch];
+  float max[kRows], sum[kRows];  // in natural units
+};
+
+template <class Shape>
+struct SmemPlan {
+  alignas(1024) unsigned char q[Shape::TileQ::kBytes];
+  union {
+    Ring<Shape> ring;
+    Exchange<Shape> exchange;
+  };
+  float row_scale[Shape::kBlockM];  // of the scores of a row, in natural units
+  i32 is_last;  // this CTA brought the last piece of a tile
+};
+
+}  // namespace attnhub::fa2
