@@ -32,7 +32,7 @@ from attnhub.plugin import (
     plan_spec,
     stream,
 )
-from attnhub_fa2_cuda.tiles import DECODE, HEAD_DIM, PREFILL, Tile
+from attnhub_fa2_cuda.tiles import DECODE, HEAD_DIM, PREFILL, Tile, choose
 
 _ELEMENTS = {"float16": "Half", "bfloat16": "Bf16", "float32": "float"}
 _ALIGNMENT = 16  # bytes of one copy
@@ -139,6 +139,12 @@ class _Heads:
         return cls(group=group, groups_per_kv=whole // group)
 
 
+def _lanes(groups: int, ctas: int) -> int:
+    """How many groups of heads are a dimension of the grid: what leaves the fewest CTAs idle."""
+    divisors = [n for n in range(1, groups + 1) if groups % n == 0 and n <= ctas]
+    return max(divisors, key=lambda n: (ctas // n * n, n))
+
+
 class _TileRun:
     """The schedule, the room for partial results and the launch of one tile shape."""
 
@@ -149,7 +155,7 @@ class _TileRun:
         ctas = device.num_sms * tile.ctas_per_sm
         # Decode streams keys: CTAs that walk the same tokens fetch what lies side by side at about
         # the same time. Prefill computes, and shares out whole heads for the finer balance.
-        lanes = groups if tile is DECODE else 1
+        lanes = _lanes(groups, ctas) if tile in DECODE else 1
         self._section = Section(
             num_workers=max(ctas // lanes, 1),
             num_heads=groups // lanes,
@@ -223,6 +229,8 @@ class AttentionPlan:
         self._runs: dict[str, _TileRun] = {}
         self._tiles = _tiles(problem)
         kernels(specs(problem))
+        if problem.graph:  # nothing can be allocated or loaded while a graph is captured
+            self._run_of(self._tiles[0], problem.extent.batch or 1)
         self._scale = problem.variant.scale or 1.0 / math.sqrt(HEAD_DIM)
         cap = problem.variant.soft_cap
         self._variant = () if cap is None else (cap,)
@@ -237,9 +245,7 @@ class AttentionPlan:
         tile = self._tiles[0]
         if len(self._tiles) > 1 and not _is_decode(self._problem, batch.max_qo_len):
             tile = self._tiles[1]
-        run = self._runs.get(tile.name)
-        if run is None:
-            run = self._runs[tile.name] = _TileRun(self._problem, tile, max(batch.batch, 1))
+        run = self._run_of(tile, max(batch.batch, 1))
         # Kept: the kernels read these until the next batch.
         self._qo_indptr = self._upload(batch.qo_indptr)
         self._kv = self._upload_kv(batch.kv)
@@ -250,6 +256,12 @@ class AttentionPlan:
             self._qo_indptr.data_ptr() + 4 * batch.batch,
             0 if indices is None else indices.data_ptr(),
         )
+
+    def _run_of(self, tile: Tile, max_batch: int) -> _TileRun:
+        run = self._runs.get(tile.name)
+        if run is None:
+            run = self._runs[tile.name] = _TileRun(self._problem, tile, max_batch)
+        return run
 
     def _upload_kv(self, kv: Any) -> _DeviceKV:
         if not isinstance(kv, PagedKV):
@@ -290,9 +302,11 @@ class AttentionPlan:
         strides = q_rows[1] | q_rows[2] | k_page | k_slot | k_head | v_page | v_slot | v_head
         addresses = q_rows[0] | k_at | v_at | out_at
         if (addresses | 2 * strides | self._out_bytes * (out_token | out_head)) % _ALIGNMENT:
-            raise InvalidArgument(_misaligned(q=q, k=k, v=v, out=out))
-        if scales is not self._scales[0]:
-            self._scales = (scales, _scales(scales, self._scale))
+            _check_alignment(q=q, k=k, v=v, out=out)
+        last, factors = self._scales
+        if scales is not last:
+            factors = _scales(scales, self._scale)
+            self._scales = (scales, factors)
         run = self._run
         run.launch(
             run.grid,
@@ -306,7 +320,7 @@ class AttentionPlan:
             out_head,
             0 if lse is None else lse.stride(0),
             q.shape[0],
-            *self._scales[1],
+            *factors,
             *self._variant,
             *self._batch,
         )
@@ -324,18 +338,18 @@ class AttentionPlan:
         )
 
 
-def _misaligned(**tensors: Tensor) -> str:
-    """Which rows 16-byte copies cannot reach."""
+def _check_alignment(**tensors: Tensor) -> None:
+    """Refuse rows that 16-byte copies cannot reach. Strides that nothing moves along are none."""
     for name, x in tensors.items():
         most = _ALIGNMENT // x.element_size()
-        if x.data_ptr() % _ALIGNMENT or any(stride % most for stride in x.stride()[:-1]):
-            return (
+        moved = [s for n, s in zip(x.shape[:-1], x.stride(), strict=False) if n > 1]
+        if x.data_ptr() % _ALIGNMENT or any(stride % most for stride in moved):
+            raise InvalidArgument(
                 f"{name} begins at {x.data_ptr():#x} with strides {x.stride()}: fa2_cuda copies "
                 f"{_ALIGNMENT} bytes at a time, so rows must begin at multiples of {most} elements "
-                f"from a multiple of {_ALIGNMENT} bytes; give {name}.contiguous() or use another "
-                "backend"
+                f"from a multiple of {_ALIGNMENT} bytes; give a copy, as {name}.clone(), or use "
+                "another backend"
             )
-    raise AssertionError("all tensors are aligned")
 
 
 def _scales(scales: Scales, softmax: float) -> tuple[Any, ...]:
@@ -344,7 +358,7 @@ def _scales(scales: Scales, softmax: float) -> tuple[Any, ...]:
     for name in known:
         value = getattr(scales, name)
         if isinstance(value, Tensor):
-            on_device += [value.data_ptr(), int(value.numel() > 1)]
+            on_device += [value.data_ptr(), value.stride(0) if value.numel() > 1 else 0]
         else:
             known[name] = float(value)
             on_device += [0, 0]
@@ -353,16 +367,20 @@ def _scales(scales: Scales, softmax: float) -> tuple[Any, ...]:
 
 def _is_decode(problem: AttentionProblem, qo_len: int | None) -> bool:
     """Whether requests of at most so many queries fit into a tile for decode."""
-    if qo_len is None:
-        return False
-    return qo_len * _Heads.of(problem, DECODE).group <= DECODE.rows
+    tile = _decode(problem)
+    return qo_len is not None and qo_len * _Heads.of(problem, tile).group <= tile.rows
+
+
+def _decode(problem: AttentionProblem) -> Tile:
+    return choose(DECODE, problem.device.sm)
 
 
 def _tiles(problem: AttentionProblem) -> tuple[Tile, ...]:
     """The shapes that batches may need. A graph goes on with the one that it was captured with."""
+    decode, prefill = _decode(problem), choose(PREFILL, problem.device.sm)
     if not problem.graph:
-        return (DECODE, PREFILL)
-    return (DECODE,) if _is_decode(problem, problem.extent.qo_len) else (PREFILL,)
+        return (decode, prefill)
+    return (decode,) if _is_decode(problem, problem.extent.qo_len) else (prefill,)
 
 
 def specs(problem: AttentionProblem) -> list[KernelSpec]:

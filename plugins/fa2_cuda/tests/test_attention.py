@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import attnhub
+import attnhub_fa2_cuda.attention
 from attnhub.attn import PagedKV
 from attnhub.errors import InvalidArgument
 from attnhub.plugin import AttentionProblem, Registry, Scales, Variant, describe
@@ -18,7 +20,7 @@ from attnhub.testing.conformance import cases
 from attnhub.testing.emulator import EmulatedGpu
 from attnhub.testing.generators import seeded
 from attnhub_fa2_cuda import manifest
-from attnhub_fa2_cuda.tiles import DECODE, PREFILL
+from attnhub_fa2_cuda.tiles import DECODE, PREFILL, SMEM_KB, Tile, choose
 
 CPU = torch.device("cpu")
 
@@ -41,6 +43,19 @@ def problem_of(group: int, page: int, **facts: Any) -> AttentionProblem:
         head_dim=128,
         **kv,
         **facts,
+    )
+
+
+def attention(backend: str, kv: Any = None) -> attnhub.BatchAttention:
+    return attnhub.BatchAttention(
+        num_qo_heads=8,
+        num_kv_heads=2,
+        head_dim=128,
+        dtype=torch.bfloat16,
+        kv=kv or attnhub.Paged(16),
+        device="cpu",
+        variant=Variant(causal=True),
+        backend=backend,
     )
 
 
@@ -113,13 +128,13 @@ def test_split_decode(gpu: EmulatedGpu, group: int) -> None:
     """More workers than requests, so that tiles are cut and their pieces merged."""
     gpu.num_sms = 6
     check(problem_of(group, 16), [(1, 700), (1, 3), (1, 260)])
-    assert gpu.launches[-1][0] == f"fa2_{DECODE.name}_bfloat16_PlainVariant"
+    assert gpu.launches[-1][0] == f"fa2_{choose(DECODE, None).name}_bfloat16_PlainVariant"
 
 
 def test_split_prefill(gpu: EmulatedGpu) -> None:
     gpu.num_sms = 5
     check(problem_of(2, 16), [(70, 600)])
-    assert gpu.launches[-1][0] == f"fa2_{PREFILL.name}_bfloat16_PlainVariant"
+    assert gpu.launches[-1][0] == f"fa2_{choose(PREFILL, None).name}_bfloat16_PlainVariant"
 
 
 def test_more_heads_in_a_group_than_a_tile_has_rows(gpu: EmulatedGpu) -> None:
@@ -157,11 +172,94 @@ def test_any_schedule_gives_the_same(gpu: EmulatedGpu, seed: int) -> None:
         Scales(q=0.0),  # all keys weigh the same
         Scales(q=torch.linspace(-1, 1, 8), k=torch.tensor([0.5, 2.0]), v=torch.tensor([3.0, 0.0])),
         Scales(v=torch.tensor([-1.5])),
+        Scales(
+            k=torch.tensor([0.5, 9.0, 2.0, 9.0])[::2], v=torch.tensor([[1.0, 5.0], [2, 5]])[:, 0]
+        ),
     ],
-    ids=["negative", "zero", "of each head", "one element"],
+    ids=["negative", "zero", "of each head", "one element", "strided"],
 )
 def test_scales(gpu: EmulatedGpu, scales: Scales) -> None:
     check(problem_of(4, 16), [(20, 100), (1, 30)], scales)
+
+
+@pytest.mark.parametrize("lengths", [[(1, 300)], [(1, 40)], [(70, 130)]], ids=str)
+@pytest.mark.parametrize("where", ["query", "key", "infinite query"])
+def test_what_is_no_number_stays_none(
+    gpu: EmulatedGpu, where: str, lengths: list[tuple[int, int]]
+) -> None:
+    """In one piece and in several: NaN in every row that sees it, as from the reference."""
+    gpu.num_sms = 4
+    problem = problem_of(4, 0)
+    [request] = requests(problem, lengths, CPU, seeded(1))
+    (request.k if where == "key" else request.q)[0, 0, 5] = math.inf if "inf" in where else math.nan
+    packed = pack(problem, [request], CPU, seeded(2), strided=False)
+    got = run("fa2_cuda", problem, packed, Scales())
+    expected = run("reference", problem, packed, Scales())
+    assert expected["output"].isnan().any()
+    for name, kind in (("output", "output"), ("lse", "lse")):
+        assert_close(got[name], expected[name], dtype=torch.bfloat16, kind=kind)
+
+
+def test_a_held_plan_grows(gpu: EmulatedGpu) -> None:
+    """Batches larger than all before, with other tiles in between."""
+    attn = {name: attention(name) for name in ("fa2_cuda", "reference")}
+    problem = problem_of(4, 16)
+    for size, longest in ((1, 1), (5, 1), (3, 40), (9, 1), (2, 1), (12, 40)):
+        lengths = [(1 + longest * i // size, 30 + 17 * i) for i in range(size)]
+        batch = requests(problem, lengths, CPU, seeded(size))
+        packed = pack(problem, batch, CPU, seeded(2), strided=False)
+        found = {}
+        for name, one in attn.items():
+            one.plan(packed.qo_indptr, packed.metadata)
+            found[name] = one.run(packed.q, packed.kv).float()
+        assert_close(found["fa2_cuda"], found["reference"], dtype=torch.bfloat16)
+
+
+def test_queries_whose_offsets_pass_2_to_the_31(gpu: EmulatedGpu) -> None:
+    stride = 2**31 + 64
+    # Only the rows that are written take memory.
+    q, out = (torch.empty(stride + 8 * 128, dtype=torch.bfloat16) for _ in range(2))
+    q, out = (x.as_strided((2, 8, 128), (stride, 128, 1)) for x in (q, out))
+    q.copy_(torch.randn(2, 8, 128))
+    k, v = (torch.randn(90, 2, 128).bfloat16() for _ in "kv")
+    lengths = [torch.tensor(x, dtype=torch.int32) for x in ([0, 2], [0, 90])]
+    found = {}
+    for name in ("fa2_cuda", "reference"):
+        attn = attention(name, kv=attnhub.Ragged())
+        attn.plan(lengths[0], attnhub.RaggedKV(lengths[1]))
+        found[name] = attn.run(q, (k, v), out=out).float()
+    assert_close(found["fa2_cuda"], found["reference"], dtype=torch.bfloat16)
+
+
+def test_tiles_fit_every_gpu_that_the_manifest_names() -> None:
+    for sm, kilobytes in SMEM_KB.items():
+        for tiles in (PREFILL, DECODE):
+            tile = choose(tiles, sm)
+            assert tile.smem <= (kilobytes - 1) * 1024
+            assert tile.ctas_per_sm * (tile.smem + 1024) <= kilobytes * 1024
+    unknown: Tile = choose(PREFILL, 999)
+    assert unknown.smem <= 99 * 1024
+
+
+@pytest.mark.parametrize("sm", [80, 89, 90])
+def test_the_tiles_of_each_gpu(gpu: EmulatedGpu, sm: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table's other rows compute the same."""
+    real = attnhub_fa2_cuda.attention.choose
+    monkeypatch.setattr("attnhub_fa2_cuda.attention.choose", lambda tiles, _: real(tiles, sm))
+    check(problem_of(4, 16), [(70, 200), (1, 90)])
+    check(problem_of(4, 16), [(1, 200), (1, 90)])
+
+
+def test_a_stride_that_nothing_moves_along(gpu: EmulatedGpu) -> None:
+    """Of one page, one row or one head any stride is as good as another."""
+    attn = attention("fa2_cuda")
+    indptr = torch.tensor([0, 1], dtype=torch.int32)
+    attn.plan(indptr, PagedKV(indptr, indptr[:1], torch.tensor([9], dtype=torch.int32)))
+    q = torch.randn(1, 8, 128).bfloat16()
+    k, v = (torch.randn(1, 16, 2, 128).bfloat16() for _ in "kv")
+    expected = attn.run(q, (k, v))
+    odd = [x.as_strided(x.shape, (3, *x.stride()[1:])) for x in (q, k, v)]
+    assert torch.equal(attn.run(odd[0], (odd[1], odd[2])), expected)
 
 
 def test_pages_whose_offsets_pass_2_to_the_31(gpu: EmulatedGpu) -> None:

@@ -56,7 +56,7 @@ struct MergedState {
   // Makes this a state like those that it merged: `o` its output and `lse` its LSE; 0 and -inf if
   // none of them has a key.
   ATTNHUB_DEVICE void normalise() {
-    const bool has_keys = weight > 0.0f;
+    const bool has_keys = weight != 0.0f;  // NaN stays NaN
     const float inverse = has_keys ? ptx::rcp(weight) : 0.0f;
 #pragma unroll
     for (int i = 0; i < kSize; ++i) o[i] *= inverse;

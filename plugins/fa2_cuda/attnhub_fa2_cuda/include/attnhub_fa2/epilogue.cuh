@@ -53,6 +53,13 @@ struct Epilogue {
     return exchange() + ptx::offset_of(&Exchange::sum) + row * u32(sizeof(float));
   }
 
+  // The maximum that a row's sum is relative to; -inf says that it saw no key. NOTE: the sum of a row
+  // of NaN is NaN while its maximum, which fmaxf takes, may be -inf.
+  static ATTNHUB_DEVICE float natural_max(const Mainloop<Shape, Variant>& from, int m, int half) {
+    const float max = from.softmax[m].max[half], sum = from.softmax[m].sum[half];
+    return sum == 0.0f ? kMinusInf : (max == kMinusInf ? sum : max * from.softmax_scale());
+  }
+
   // Each warp's rows, as the fragments of the mainloop hold them, to shared memory.
   ATTNHUB_DEVICE void collect(const Mainloop<Shape, Variant>& from) const {
     const int lane = ptx::lane_idx();
@@ -67,8 +74,7 @@ struct Epilogue {
           ptx::st_shared(out_at(row, Accumulator::column(lane, n * 4)), pair);
         }
         if (lane % 4 == 0) {
-          const float max = from.softmax[m].max[i];
-          ptx::st_shared(max_at(row), max == kMinusInf ? max : max * from.softmax_scale());
+          ptx::st_shared(max_at(row), natural_max(from, m, i));
           ptx::st_shared(sum_at(row), from.softmax[m].sum[i]);
         }
       }
@@ -135,13 +141,33 @@ struct Epilogue {
   }
 
   ATTNHUB_DEVICE void merge(i32 row) const {
+    constexpr int kInFlight = Shape::kWarpsN > 1 ? 8 : 2;
     MergedRow merged;
-    for (i32 i = 0; i < piece.num_pieces; ++i) {
-      const i64 at = partial_row(piece.slot(i), row);
-      merged.add(ptx::ld_global_l2(partial_out(at)), ptx::ld_global_l2(p.partial_lse + at));
+    for (i32 first = 0; first < piece.num_pieces; first += kInFlight) {
+      RowPart parts[kInFlight];
+      float lses[kInFlight], largest = kMinusInf;
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        lses[i] = kMinusInf;
+        if (first + i >= piece.num_pieces) continue;
+        const i64 at = partial_row(piece.slot(first + i), row);
+        lses[i] = ptx::ld_global_l2(p.partial_lse + at);
+        parts[i] = ptx::ld_global_l2(partial_out(at));
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) largest = fmaxf(largest, lses[i]);
+      merged.raise(largest);
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) merged.take(parts[i], lses[i]);
     }
     merged.normalise();
     store(row, merged);
+  }
+
+  // Rows of the tile that are queries' come first.
+  ATTNHUB_DEVICE i32 num_rows() const {
+    const i32 left = piece.request.qo_len - piece.tile * p.section.tile_tokens;
+    return min(left, p.section.tile_tokens) * i32(p.group.divisor);
   }
 
   // A whole tile whose rows no other warp has a share of, from registers: each warp turns its
@@ -149,7 +175,7 @@ struct Epilogue {
   ATTNHUB_DEVICE void store_from_registers(const Mainloop<Shape, Variant>& from) const {
     using Tile = typename Shape::TileQ;
     const int lane = ptx::lane_idx(), warp_row = from.warp_row();
-    const u32 tile = smem + ptx::offset_of(&Plan::q);
+    const u32 tile = from.operand(&Operands<Shape>::q);
     const float scale = p.scale_v * p.scales_v.of(group_idx / p.groups_per_kv);
     ptx::sync_warp();  // all lanes have read the queries
 #pragma unroll
@@ -157,9 +183,9 @@ struct Epilogue {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int row = from.row_of(m, i);
-        const float sum = from.softmax[m].sum[i], max = from.softmax[m].max[i];
-        const float factor = sum > 0 ? scale * ptx::rcp(sum) : 0.0f;
-        store_lse(row, sum > 0 ? max * from.softmax_scale() + ptx::lg2(sum) * kLn2 : kMinusInf);
+        const float sum = from.softmax[m].sum[i];
+        const float factor = sum == 0.0f ? 0.0f : scale * ptx::rcp(sum);
+        store_lse(row, natural_max(from, m, i) + (sum == 0.0f ? 0.0f : ptx::lg2(sum) * kLn2));
 #pragma unroll
         for (int n = 0; n < from.kTilesD; ++n) {
           const u32 pair = ptx::pack<Out>(from.out[m][n][i * 2] * factor,
@@ -194,10 +220,11 @@ struct Epilogue {
         return;
       }
     }
-    ptx::sync_threads();  // other warps may still read the ring that the exchange overlays
+    ptx::sync_threads();  // other warps may still read what the exchange overlays
     collect(from);
     ptx::sync_threads();
-    for (i32 row = ptx::warp_idx(); row < Shape::kBlockM; row += kWarps) {
+    const i32 rows = num_rows();
+    for (i32 row = ptx::warp_idx(); row < rows; row += kWarps) {
       const MergedRow done = gather(row);
       if (piece.is_whole()) {
         store(row, done);
@@ -206,7 +233,7 @@ struct Epilogue {
       }
     }
     if (piece.is_whole() || !arrive()) return;
-    for (i32 row = ptx::warp_idx(); row < Shape::kBlockM; row += kWarps) merge(row);
+    for (i32 row = ptx::warp_idx(); row < rows; row += kWarps) merge(row);
   }
 };
 

@@ -33,7 +33,7 @@ ATTNHUB_DEVICE void attention(const Params<Shape, Variant>& p) {
   clear_padding<Shape>(p);
   WorkRange range(p.schedule, p.section, worker);
   for (Piece piece; range.next(piece);) {
-    const i32 group_idx = piece.head + lane_of_worker;
+    const i32 group_idx = piece.head * p.num_lanes + lane_of_worker;
     Mainloop<Shape, Variant> mainloop(p, piece, smem, group_idx);
     mainloop.run();
     Epilogue<Shape, Variant>{p, piece, smem, group_idx, lane_of_worker}.run(mainloop);

@@ -10,7 +10,7 @@
 #include "attnhub/ptx/convert.cuh"
 #include "attnhub/ptx/ldmatrix.cuh"
 #include "attnhub/ptx/mma_sm80.cuh"
-#include "attnhub_fa2/kv_loader.cuh"
+#include "attnhub_fa2/page_loader.cuh"
 #include "attnhub_fa2/query_tile.cuh"
 #include "attnhub_fa2/smem_plan.cuh"
 
@@ -33,7 +33,7 @@ struct Mainloop {
   const Piece& piece;
   u32 smem;
   i32 group_idx, kv_head;
-  KvLoader<Shape> loader;
+  PageLoader<Shape> loader;
 
   float out[kTilesM][kTilesD][4];  // (m16 tiles, n8 tiles, fragment of D), before the division
   OnlineSoftmax softmax[kTilesM];
@@ -46,7 +46,7 @@ struct Mainloop {
         smem(smem_base),
         group_idx(group),
         kv_head(group / p.groups_per_kv),
-        loader{p.k, p.v, p.table, work.request, kv_head, work.kv_end, nullptr, nullptr},
+        loader{p.k, p.v, p.table, work.request, kv_head, work.kv_end, {0, 0}},
         out{} {
     const i32 first = piece.tile * p.section.tile_tokens;
     const i32 last = min(first + p.section.tile_tokens, piece.request.qo_len) - 1;
@@ -65,17 +65,14 @@ struct Mainloop {
     return warp_row() + m * 16 + Accumulator::row(ptx::lane_idx(), half * 2);
   }
 
-  // What scores are multiplied with, in natural units. NOTE: in shared memory, since registers are
-  // what the products of a block leave none of.
-  ATTNHUB_DEVICE u32 scale_at(int row) const {
-    return smem + ptx::offset_of(&Plan::row_scale) + row * u32(sizeof(float));
+  ATTNHUB_DEVICE u32 tile_row_at(int row) const {
+    return smem + ptx::offset_of(&Plan::rows) + row * u32(sizeof(TileRow));
   }
-  ATTNHUB_DEVICE void write_scales() const {
+  ATTNHUB_DEVICE void write_rows() const {
     for (i32 row = threadIdx.x; row < Shape::kBlockM; row += Shape::kThreads) {
-      float scale = p.scale * p.scales_k.of(kv_head);
-      const QueryRow at = query_row(p, piece, group_idx, row);
-      if (at.is_valid) scale *= p.scales_q.of(at.head);
-      ptx::st_shared(scale_at(row), scale);
+      TileRow found = {p.scale * p.scales_k.of(kv_head), query_row(p, piece, group_idx, row)};
+      if (found.query.is_valid) found.scale *= p.scales_q.of(found.query.head);
+      ptx::st_shared(tile_row_at(row), found);
     }
   }
 
@@ -86,13 +83,15 @@ struct Mainloop {
     return {max(range.begin, piece.kv_begin), min(range.end, piece.kv_end)};
   }
 
+  template <class Member>
+  ATTNHUB_DEVICE u32 operand(Member Operands<Shape>::* member) const {
+    return smem + ptx::offset_of(&Plan::operands) + ptx::offset_of(member);
+  }
   ATTNHUB_DEVICE u32 stage_k(int stage) const {
-    return smem + ptx::offset_of(&Plan::ring) + ptx::offset_of(&Ring<Shape>::k) +
-           stage * TileKv::kBytes;
+    return operand(&Operands<Shape>::k) + stage * TileKv::kBytes;
   }
   ATTNHUB_DEVICE u32 stage_v(int stage) const {
-    return smem + ptx::offset_of(&Plan::ring) + ptx::offset_of(&Ring<Shape>::v) +
-           stage * TileKv::kBytes;
+    return operand(&Operands<Shape>::v) + stage * TileKv::kBytes;
   }
 
   ATTNHUB_DEVICE void load_queries() const {
@@ -103,7 +102,7 @@ struct Mainloop {
       const QueryRow at = query_row(p, piece, group_idx, row);
       const T* from = p.q + i64(piece.request.qo_begin + at.qo_idx) * p.stride_q_token +
                       at.head * p.stride_q_head;
-      ptx::cp_async<16>(smem + ptx::offset_of(&Plan::q) + Shape::TileQ::offset(row, chunk),
+      ptx::cp_async<16>(operand(&Operands<Shape>::q) + TileQ::offset(row, chunk),
                         from + chunk * Shape::kChunk, at.is_valid);
     }
   }
@@ -122,7 +121,7 @@ struct Mainloop {
   ATTNHUB_DEVICE void multiply_keys(float (&scores)[kTilesM][kTilesN][4], u32 tile,
                                     int first_row) const {
     const int lane = ptx::lane_idx();
-    const u32 first_q = smem + ptx::offset_of(&Plan::q) +
+    const u32 first_q = operand(&Operands<Shape>::q) +
                         TileQ::offset(warp_row() + RowsFirst::row(lane), RowsFirst::chunk(lane));
     const u32 first_k =
         tile + TileKv::offset(first_row + ChunksFirst::row(lane), ChunksFirst::chunk(lane));
@@ -146,37 +145,35 @@ struct Mainloop {
 
   // What turns products into scores: scale, variant, masks; of one m16 tile.
   ATTNHUB_DEVICE void transform(float (&scores)[kTilesN][4], int m, i32 first_key) const {
+    const bool needs_mask = !seen_by_all.holds(first_key, first_key + Shape::kWarpKeys - 1);
+    constexpr bool kHasHooks = Variant::kTransformsScores || Variant::kMasks;
+    if (!kHasHooks && !needs_mask && !is_scaled_first) return;
+    const TileRow rows[2] = {ptx::ld_shared<TileRow>(tile_row_at(row_of(m, 0))),
+                             ptx::ld_shared<TileRow>(tile_row_at(row_of(m, 1)))};
     if (is_scaled_first) {
-      const float scale[2] = {ptx::ld_shared<float>(scale_at(row_of(m, 0))),
-                              ptx::ld_shared<float>(scale_at(row_of(m, 1)))};
 #pragma unroll
       for (int n = 0; n < kTilesN; ++n) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) scores[n][e] *= scale[e / 2];
+        for (int e = 0; e < 4; ++e) scores[n][e] *= rows[e / 2].scale;
       }
     }
-    const bool needs_mask = !seen_by_all.holds(first_key, first_key + Shape::kWarpKeys - 1);
-    constexpr bool kHasHooks = Variant::kTransformsScores || Variant::kMasks;
-    if (!kHasHooks && !needs_mask) return;
-    const QueryRow rows[2] = {query_row(p, piece, group_idx, row_of(m, 0)),
-                              query_row(p, piece, group_idx, row_of(m, 1))};
     if constexpr (kHasHooks) apply_variant(scores, rows, first_key);
     if (needs_mask) {
       const KeyRange keys[2] = {
-          in_piece(visible_keys(piece.request, p.section, rows[0].qo_idx)),
-          in_piece(visible_keys(piece.request, p.section, rows[1].qo_idx)),
+          in_piece(visible_keys(piece.request, p.section, rows[0].query.qo_idx)),
+          in_piece(visible_keys(piece.request, p.section, rows[1].query.qo_idx)),
       };
       mask_scores(scores, keys, first_key);
     }
   }
 
-  ATTNHUB_DEVICE void apply_variant(float (&scores)[kTilesN][4], const QueryRow (&rows)[2],
+  ATTNHUB_DEVICE void apply_variant(float (&scores)[kTilesN][4], const TileRow (&rows)[2],
                                     i32 first_key) const {
 #pragma unroll
     for (int n = 0; n < kTilesN; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const QueryRow& row = rows[e / 2];
+        const QueryRow& row = rows[e / 2].query;
         const i32 key = first_key + Accumulator::column(ptx::lane_idx(), n * 4 + e);
         const ScorePosition at{piece.request_idx,    row.qo_idx, key, row.head,
                                piece.request.qo_len, piece.request.kv_len};
@@ -243,7 +240,7 @@ struct Mainloop {
     const i32 num_keys = piece.kv_end - piece.kv_begin;
     const i32 num_blocks = (num_keys + Shape::kBlockN - 1) / Shape::kBlockN;
     loader.look_up(piece.kv_begin);
-    write_scales();
+    write_rows();
     load_queries();  // in the group of the first block
 #pragma unroll
     for (int i = 0; i < Shape::kStages - 1; ++i) load_block(i);

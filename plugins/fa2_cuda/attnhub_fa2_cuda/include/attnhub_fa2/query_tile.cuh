@@ -9,17 +9,24 @@
 namespace attnhub::fa2 {
 
 struct QueryRow {
-  bool is_valid;  // some rows of a tile are no query's
-  i32 qo_idx;     // from the start of the request
+  i32 qo_idx;  // from the start of the request
   i32 head;
+  bool is_valid;  // some rows of a tile are no query's
+};
+
+// What the mainloop asks of a row. NOTE: kept in shared memory, since registers are what the products
+// of a block leave none of.
+struct alignas(16) TileRow {
+  float scale;  // of its scores, in natural units
+  QueryRow query;
 };
 
 template <class P>
 ATTNHUB_DEVICE QueryRow query_row(const P& p, const Piece& piece, i32 group_idx, i32 row) {
   const i32 token = p.group.divide(row), group = p.group.divisor;
   const i32 qo_idx = piece.tile * p.section.tile_tokens + token;
-  return {token < p.section.tile_tokens && qo_idx < piece.request.qo_len, qo_idx,
-          group_idx * group + row - token * group};
+  return {qo_idx, group_idx * group + row - token * group,
+          token < p.section.tile_tokens && qo_idx < piece.request.qo_len};
 }
 
 }  // namespace attnhub::fa2

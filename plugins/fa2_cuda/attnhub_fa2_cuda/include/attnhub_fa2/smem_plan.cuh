@@ -1,12 +1,15 @@
 // The shared memory of a CTA.
 #pragma once
 
+#include "attnhub_fa2/query_tile.cuh"
 #include "attnhub_fa2/tile_shape.cuh"
 
 namespace attnhub::fa2 {
 
+// What the mainloop reads.
 template <class Shape>
-struct Ring {
+struct Operands {
+  alignas(1024) unsigned char q[Shape::TileQ::kBytes];
   alignas(1024) unsigned char k[Shape::kStages][Shape::TileKv::kBytes];
   alignas(1024) unsigned char v[Shape::kStages][Shape::TileKv::kBytes];
 };
@@ -23,12 +26,11 @@ struct Exchange {
 
 template <class Shape>
 struct SmemPlan {
-  alignas(1024) unsigned char q[Shape::TileQ::kBytes];
   union {
-    Ring<Shape> ring;
+    Operands<Shape> operands;
     Exchange<Shape> exchange;
   };
-  float row_scale[Shape::kBlockM];  // of the scores of a row, in natural units
+  TileRow rows[Shape::kBlockM];
   i32 is_last;  // this CTA brought the last piece of a tile
 };
 

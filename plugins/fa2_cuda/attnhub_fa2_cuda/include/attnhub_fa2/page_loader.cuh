@@ -10,7 +10,7 @@
 namespace attnhub::fa2 {
 
 template <class Shape>
-struct KvLoader {
+struct PageLoader {
   using T = typename Shape::Element;
   using Tile = typename Shape::TileKv;
   static constexpr int kCopies = Shape::kBlockN / Shape::kRowsPerCopy;  // of a thread, in a block
@@ -25,9 +25,7 @@ struct KvLoader {
   const Request& request;
   i32 head;
   i32 end;  // keys from here on are not this piece's
-  // Where this lane's row of the block to come lies. NOTE: whole addresses, found once by one lane
-  // of the 16 that copy a row: they would cost more instructions than all else that a copy needs.
-  const T *next_k, *next_v;
+  KvSlot ahead;  // where this lane's row of the block to come lies
 
   // The row of a block that copy i of this warp moves in its part `part`.
   static ATTNHUB_DEVICE i32 block_row(int i, int part) {
@@ -38,21 +36,22 @@ struct KvLoader {
   ATTNHUB_DEVICE void look_up(i32 first_key) {
     const int lane = ptx::lane_idx();
     const i32 key = first_key + block_row(lane / kWarpRows, lane % kWarpRows);
-    KvSlot at = {0, 0};
-    if (lane < kCopies * kWarpRows && key < end) at = table.find(request, key);
-    next_k = k.row(at, head);
-    next_v = v.row(at, head);
+    ahead = {0, 0};
+    if (lane < kCopies * kWarpRows && key < end) ahead = table.find(request, key);
   }
 
   // Rows past the end become zeros: what lies there may be NaN, and 0 times NaN is NaN.
   ATTNHUB_DEVICE void load(u32 to_k, u32 to_v, i32 first_key) const {
     const int part = ptx::lane_idx() / Shape::kChunks, chunk = ptx::lane_idx() % Shape::kChunks;
     const u32 first = Tile::offset(block_row(0, part), chunk);
+    // NOTE: one lane finds the address of a row for the 16 that copy it. For each copy it would cost
+    // more instructions than all else that the copy needs.
+    const T *row_k = k.row(ahead, head), *row_v = v.row(ahead, head);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const i32 row = block_row(i, part);
-      const T* from_k = ptx::shuffle(next_k, i * kWarpRows + part) + chunk * Shape::kChunk;
-      const T* from_v = ptx::shuffle(next_v, i * kWarpRows + part) + chunk * Shape::kChunk;
+      const T* from_k = ptx::shuffle(row_k, i * kWarpRows + part) + chunk * Shape::kChunk;
+      const T* from_v = ptx::shuffle(row_v, i * kWarpRows + part) + chunk * Shape::kChunk;
       const bool is_valid = first_key + row < end;
       const u32 to = Tile::step(first, i * Shape::kRowsPerCopy, 0);
       ptx::cp_async<16>(to_k + to, from_k, is_valid);
