@@ -5,36 +5,41 @@ cd "$(dirname "$0")/.."
 
 usage() {
     cat <<'HELP'
-usage: scripts/gpu.sh [--no-install] [--no-tests] [--no-bench] [--tests EXPR] [-- BENCH-OPTIONS]
+usage: scripts/gpu.sh [--no-install] [--no-tests] [--no-bench] [--tests EXPR] [--commit HASH]
+                      [-- BENCH-OPTIONS]
 
-Runs the GPU tests and the benchmarks with the Python that has torch on this machine, and leaves
-what they print in a folder. Fetches nothing: Python packages that the machine lacks are taken, as
-wheels, from .whl/ in the repository. Bring hatchling and its needs (editables, pathspec, pluggy,
-trove-classifiers, tomlkit) there if the machine has no hatchling.
+Runs the GPU tests and the benchmarks (`attnhub bench`, those of plugins/, that of the launcher) with
+the Python that has torch on this machine, and leaves what they print in a folder. Fetches nothing:
+Python packages that the machine lacks are taken, as wheels, from .whl/ in the repository. Bring
+hatchling and its needs (editables, pathspec, pluggy, trove-classifiers, tomlkit) there if the machine
+has no hatchling.
 
 options:
   --no-install    attnhub and its plugins are installed already
   --no-tests      benchmarks only
   --no-bench      tests only
   --tests EXPR    marker expression for pytest (default: "gpu and not exhaustive")
+  --commit HASH   what the results say is measured, where the tree came without its git history
   -- OPTIONS      handed to `attnhub bench run`
   -h, --help      this text
 
 environment:
   PYTHON          the interpreter (default: python3)
-  OUT             folder for env.log, pytest.log, pytest.xml, bench.log (default: gpu-out)
+  OUT             folder for env.log, pytest.log, pytest.xml, bench.log, and the results of the
+                  plugins and of the launcher (default: gpu-out)
 
 exit status: 0 if all that was asked for passed, 1 if anything failed, 2 for a wrong option.
 HELP
 }
 
-install=1 tests=1 bench=1 markers="gpu and not exhaustive"
+install=1 tests=1 bench=1 markers="gpu and not exhaustive" commit=()
 while (($#)); do
     case "$1" in
         --no-install) install=0 ;;
         --no-tests) tests=0 ;;
         --no-bench) bench=0 ;;
         --tests) markers="${2:?--tests needs a marker expression}" && shift ;;
+        --commit) commit=(--commit "${2:?--commit needs a hash}") && shift ;;
         -h | --help) usage && exit 0 ;;
         --) shift && break ;;
         *) usage >&2 && exit 2 ;;
@@ -72,7 +77,13 @@ if ((tests)); then
         tee "$out/pytest.log" || status=1
 fi
 if ((bench)); then
-    "$python" -c 'from attnhub.cli import main; main()' bench run "$@" 2>&1 |
+    "$python" -c 'from attnhub.cli import main; main()' bench run "${commit[@]}" "$@" 2>&1 |
         tee "$out/bench.log" || status=1
+    # One that fails does not keep the others from running.
+    own=("${commit[@]}" --out "$out/results")
+    for script in plugins/*/benchmarks/*.py; do
+        "$python" "$script" "${own[@]}" 2>&1 | tee -a "$out/bench.log" || status=1
+    done
+    "$python" -m benchmarks.launcher "${own[@]}" 2>&1 | tee -a "$out/bench.log" || status=1
 fi
 exit "$status"

@@ -111,6 +111,9 @@ class BatchAttention(PlannedBatch):
     ) -> None:
         """Take over the next batch. Never synchronises with the device, unless ``validate``.
 
+        Works on the current stream, whose order keeps it behind the runs of the last batch. If
+        those are on another stream, order the two first (an event, or ``wait_stream``).
+
         Args:
             qo_indptr: ``[batch + 1]`` int32, host or device: request b has query rows
                 ``qo_indptr[b]:qo_indptr[b+1]``; one row each is decode.
@@ -205,6 +208,9 @@ class BatchAttention(PlannedBatch):
         return_lse: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Compute the planned batch: launches only, no synchronisation.
+
+        On the stream of :meth:`plan`, or on one that waits for it. Never on two streams at once:
+        counters and partial results are shared, so use one object per stream.
 
         Args:
             q: ``[tokens, num_qo_heads, head_dim_qk]``; in graph mode up to ``max_qo_tokens`` rows,

@@ -16,7 +16,7 @@ from attnhub.core import device as devices
 from attnhub.core.decision import Decision
 from attnhub.core.problem import Extent, Problem, bucket
 from attnhub.core.recent import Recent
-from attnhub.errors import NotPlanned, PluginError
+from attnhub.errors import AttnHubError, KernelError, NotPlanned, PluginError
 
 _Sizes = tuple[int | None, int | None, int | None, int | None, int | None]
 
@@ -143,7 +143,7 @@ class PlannedBatch:
         self._batch, self._run = batch, plan.run
         self._seen.clear()
 
-    def _set_aside(self, problem: Problem, decision: Decision, error: Exception) -> PluginError:
+    def _set_aside(self, problem: Problem, decision: Decision, error: Exception) -> AttnHubError:
         """Report a plan that broke; raises the error where the caller or the machine is to blame.
 
         Decisions that come later in this process see it: the next choice is another backend.
@@ -152,9 +152,12 @@ class PlannedBatch:
         assert chosen is not None
         for backend in registry.backends(problem.op):  # none, if its plugin has left meanwhile
             if backend.name == chosen.name:
-                registry.mark_failed(backend, problem, error, "update()")
+                alone = len(decision.ranked) == 1
+                registry.mark_failed(backend, problem, error, "update()", alone=alone)
         text = f"update() failed: {type(error).__name__}: {error}"
-        return error if isinstance(error, PluginError) else PluginError(chosen.plugin, text)
+        if isinstance(error, (KernelError, PluginError)):
+            return error
+        return PluginError(chosen.plugin, text)
 
     def _batch_facts(self, batch: AttentionBatch) -> dict[str, Any]:
         """Problem fields that each batch decides anew."""

@@ -175,16 +175,18 @@ class Environment:
         )
 
 
-def environment(device: torch.device | str | None = None) -> Environment:
+def environment(device: torch.device | str | None = None, *, commit: str = "") -> Environment:
     """Return the facts of this machine and this checkout.
 
     ``device`` is what is measured: default the current GPU, or the CPU where there is none.
+    ``commit`` is for a tree that came without its history: where git knows, it knows better.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    known = _commit(Path(__file__))
     return Environment(
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         versions=_versions(),
-        commit=_commit(Path(__file__)),
+        commit=commit if commit and known == "unknown" else known,
         date=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 

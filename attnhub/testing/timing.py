@@ -261,6 +261,19 @@ def copy_ceiling(device: torch.device | str, *, num_bytes: int | None = None) ->
     return timing.rate(2 * source.nbytes) / 1e9
 
 
+def matmul_ceiling(device: torch.device | str) -> float:
+    """Return the TFLOP/s of a large square matrix product on ``device``.
+
+    bfloat16 on CUDA and float32 on a CPU, so an 8-bit kernel may pass it.
+    """
+    device = torch.device(device)
+    n, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+    a = torch.randn(n, n, device=device).to(dtype)
+    out = torch.empty_like(a)
+    timing = measure(lambda: torch.mm(a, a, out=out), device=device)
+    return timing.rate(2.0 * n**3) / 1e12
+
+
 def _drain() -> None:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -146,9 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks.launcher needs a GPU, and torch finds none here")
-    here = results.environment(f"cuda:{DEVICE}")
-    if here.commit == "unknown" and options.commit:
-        here = replace(here, commit=options.commit)
+    here = results.environment(f"cuda:{DEVICE}", commit=options.commit)
     rows = [*launches(here), *compilations(here), *first_call(here)]
     print(report.text(rows))
     for file in results.write(rows, options.out):

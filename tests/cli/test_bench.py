@@ -55,11 +55,10 @@ def test_no_stated_work_has_no_ceiling(ceiling: Ceiling) -> None:
 
 
 def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    timing = Timing(median_us=1000.0, p10_us=0, p90_us=0, repeats=1, method="fake")
     monkeypatch.setattr("attnhub.cli.suites.ceiling.copy_ceiling", lambda device: 12.5)
-    monkeypatch.setattr("attnhub.cli.suites.ceiling.measure", lambda fn, device: (fn(), timing)[1])
+    monkeypatch.setattr("attnhub.cli.suites.ceiling.matmul_ceiling", lambda device: 2.5)
     assert Ceiling("cpu").gb_s == 12.5
-    assert Ceiling("cpu").tflop_s == pytest.approx(2 * 1024**3 / 1e-3 / 1e12)
+    assert Ceiling("cpu").tflop_s == 2.5
 
 
 class Doubling:
@@ -266,6 +265,17 @@ def test_a_suite_without_workloads_is_skipped(
     assert suites_found["testing.double"]["missing"] == reason
 
 
+def test_a_suite_whose_list_is_empty_is_skipped(cli: Cli, install: Install, tmp_path: Path) -> None:
+    install(Doubling())
+    words = ("--suite", "testing.double", "--device", "cpu", "--out", str(tmp_path))
+    result = cli("bench", "run", *words)
+    reason = "no workloads: attnhub_test_workloads:double is empty"
+    assert (result.code, result.out) == (1, "")
+    assert f"skipped testing.double: {reason}\n" in result.err
+    suites_found = {s["suite"]: s for s in cli("bench", "list", "--json").json}
+    assert suites_found["testing.double"]["missing"] == reason
+
+
 def test_workloads_that_do_not_load_are_a_failure(
     cli: Cli, install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -274,7 +284,9 @@ def test_workloads_that_do_not_load_are_a_failure(
     words = ("--suite", "testing.double", "--device", "cpu", "--out", str(tmp_path), "--json")
     result = cli("bench", "run", *words)
     assert result.code == 1
-    assert "no attribute 'double'" in result.json["failed"]["testing.double"]
+    failed = result.json["failed"]["testing.double"]
+    assert failed.startswith("plugin 'testing.double': cannot load")
+    assert "no attribute 'double'" in failed
 
 
 def test_a_real_run_of_a_real_suite(cli: Cli, ceiling: Ceiling, tmp_path: Path) -> None:

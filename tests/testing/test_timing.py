@@ -9,7 +9,14 @@ import torch
 
 from attnhub.errors import InvalidArgument
 from attnhub.testing import timing
-from attnhub.testing.timing import compare_peers, copy_ceiling, host_overhead, measure
+from attnhub.testing.timing import (
+    Timing,
+    compare_peers,
+    copy_ceiling,
+    host_overhead,
+    matmul_ceiling,
+    measure,
+)
 
 
 class FakeClock:
@@ -219,6 +226,14 @@ def test_host_overhead_is_that_of_the_real_clock() -> None:
 
 def test_the_copy_ceiling_of_a_cpu_is_plausible() -> None:
     assert copy_ceiling("cpu", num_bytes=16 << 20) > 0
+
+
+def test_the_matmul_ceiling_counts_two_operations_a_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = Timing(median_us=1000.0, p10_us=0, p90_us=0, repeats=1, method="fake")
+    monkeypatch.setattr(timing, "measure", lambda fn, device: (fn(), known)[1])
+    assert matmul_ceiling("cpu") == pytest.approx(2 * 1024**3 / 1e-3 / 1e12)
 
 
 @pytest.mark.gpu

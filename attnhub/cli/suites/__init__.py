@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnhub.cli import output
@@ -130,9 +130,7 @@ def contents() -> list[dict[str, Any]]:
 
 def run(suites: Sequence[str], settings: Settings) -> Iterator[Outcome]:
     """Run suites one after the other; a failure ends its workload, not the run."""
-    here = results.environment(settings.device)
-    if here.commit == "unknown" and settings.commit:  # git knows better than who runs it
-        here = replace(here, commit=settings.commit)
+    here = results.environment(settings.device, commit=settings.commit)
     ceiling = Ceiling(settings.device)
     for name in suites:
         output.note(f"measuring {name}")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import torch
-
 from attnhub.core.problem import Work
-from attnhub.testing.timing import copy_ceiling, measure
+from attnhub.testing.timing import copy_ceiling, matmul_ceiling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +24,10 @@ class Bound:
 
 
 class Ceiling:
-    """Bandwidth of a large copy and rate of a large matrix product, each measured on first use.
-
-    The product is bfloat16 on CUDA and float32 on a CPU, so an 8-bit kernel may pass it.
-    """
+    """Bandwidth of a large copy and rate of a large matrix product, each measured on first use."""
 
     def __init__(self, device: str) -> None:
-        self._device = torch.device(device)
+        self._device = device
 
     @functools.cached_property
     def gb_s(self) -> float:
@@ -42,11 +37,7 @@ class Ceiling:
     @functools.cached_property
     def tflop_s(self) -> float:
         """TFLOP/s of a square matrix product."""
-        n, dtype = (8192, torch.bfloat16) if self._device.type == "cuda" else (1024, torch.float32)
-        a = torch.randn(n, n, device=self._device).to(dtype)
-        out = torch.empty_like(a)
-        timing = measure(lambda: torch.mm(a, a, out=out), device=self._device)
-        return timing.rate(2.0 * n**3) / 1e12
+        return matmul_ceiling(self._device)
 
     def bound(self, work: Work) -> Bound | None:
         """What limits ``work`` here; None if it states neither bytes nor operations."""

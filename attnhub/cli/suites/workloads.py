@@ -49,7 +49,8 @@ def find(op: Op) -> tuple[tuple[Workload, ...], str]:
         PluginError: there are some, but they do not load.
     """
     try:
-        return tuple(resolve(op.workloads)), ""
+        found = tuple(resolve(op.workloads, op.plugin))
+        return found, "" if found else f"no workloads: {op.workloads} is empty"
     except PluginError as error:
         module = op.workloads.partition(":")[0]
         cause = error.__cause__

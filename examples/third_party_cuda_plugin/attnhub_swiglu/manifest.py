@@ -33,5 +33,6 @@ def attnhub_backends() -> list[Backend]:
             # Guesses, so measured_on is left out: benchmarks/silu_and_mul.py tells the real ones.
             cost=Efficiency(compute=0.02, memory=0.8, overhead_us=3),
             load="attnhub_swiglu.planner:planner",
+            probe="attnhub.plugin:kernels_run",
         )
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 import attnhub
 from attnhub.activation import silu_and_mul
-from attnhub.plugin import Registry, registry
+from attnhub.plugin import Backend, Capability, DriverError, Registry, hookimpl, registry
 from attnhub.testing.compare import assert_close
 from attnhub.testing.conformance import cases
 from attnhub.testing.emulator import EmulatedGpu
@@ -103,3 +104,30 @@ def test_warm_up_compiles_what_runs(gpu: EmulatedGpu) -> None:
         .of(gpu.device, dtype="bfloat16", hidden=HIDDEN)
     )
     assert [spec.name for spec in planner.specs(problem)] == [name for name, _ in gpu.launches]
+
+
+class OnTheCpu:
+    """The backend of the manifest as it is, but for devices that every machine has."""
+
+    @hookimpl
+    def attnhub_backends(self) -> list[Backend]:
+        [backend] = manifest.attnhub_backends()
+        assert isinstance(backend.capability, Capability)
+        return [replace(backend, capability=replace(backend.capability, devices=("cpu",)))]
+
+
+def test_without_a_driver_another_backend_is_chosen(
+    isolated_registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get() -> None:
+        raise DriverError("no driver here")
+
+    monkeypatch.setattr("attnhub.jit.driver.get", get)
+    isolated_registry.register(OnTheCpu(), "swiglu")
+    x = normal(2, 2 * HIDDEN)
+    assert silu_and_mul(x).shape == (2, HIDDEN)
+    facts = {"dtype": "bfloat16", "hidden": HIDDEN}
+    decision = attnhub.explain("activation.silu_and_mul", device="cpu", **facts)
+    assert decision.chosen is not None
+    assert decision.chosen.name != "swiglu"
+    assert "no driver here" in str(decision)

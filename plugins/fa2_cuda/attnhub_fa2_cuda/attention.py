@@ -11,16 +11,11 @@ import torch
 from torch import Tensor
 
 from attnhub.plugin import (
-    FAST_DIV,
-    INCLUDE_DIR,
-    SCHEDULE,
-    SECTION,
     AttentionBatch,
     AttentionProblem,
     InvalidArgument,
     KernelSpec,
     PagedKV,
-    ParamLayout,
     Scales,
     Section,
     Staging,
@@ -32,96 +27,10 @@ from attnhub.plugin import (
     plan_spec,
     stream,
 )
+from attnhub_fa2_cuda.kernel import spec
 from attnhub_fa2_cuda.tiles import DECODE, HEAD_DIM, PREFILL, Tile, choose
 
-_ELEMENTS = {"float16": "Half", "bfloat16": "Bf16", "float32": "float"}
 _ALIGNMENT = 16  # bytes of one copy
-
-_TENSOR = ParamLayout(
-    {"base": "const void*", "stride_page": "i64", "stride_slot": "i64", "stride_head": "i64"}
-)
-_SCALE = ParamLayout({"values": "const float*", "stride": "i32"})
-#: C++ type of the variant -> its members.
-_VARIANTS = {"PlainVariant": ParamLayout({}), "SoftCap": ParamLayout({"cap": "float"})}
-
-
-def _params(variant: str) -> ParamLayout:
-    return ParamLayout(
-        {
-            "q": "const void*",
-            "stride_q_token": "i64",
-            "stride_q_head": "i64",
-            "k": _TENSOR,
-            "v": _TENSOR,
-            "out": "void*",
-            "lse": "float*",
-            "stride_out_token": "i64",
-            "stride_out_head": "i64",
-            "stride_lse_token": "i64",
-            "num_tokens": "i32",
-            "scale": "float",
-            "scale_v": "float",
-            "scales_q": _SCALE,
-            "scales_k": _SCALE,
-            "scales_v": _SCALE,
-            "variant": _VARIANTS[variant],
-            "qo_end": "const i32*",
-            "table": ParamLayout({"indices": "const i32*", "page_size": FAST_DIV}),
-            "schedule": SCHEDULE,
-            "section": SECTION,
-            "partial_out": "float*",
-            "partial_lse": "float*",
-            "num_qo_heads": "i32",
-            "group": FAST_DIV,
-            "groups_per_kv": "i32",
-            "num_lanes": "i32",
-        }
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Context:
-    """What the template sees."""
-
-    element: str
-    output: str
-    variant: str
-    tiles_m: int
-    warps_m: int
-    warps_n: int
-    block_n: int
-    stages: int
-    ctas_per_sm: int
-    smem: int
-
-
-def spec(problem: AttentionProblem, tile: Tile) -> KernelSpec:
-    """The kernel of a problem with one tile shape."""
-    variant = _variant(problem)
-    return KernelSpec(
-        name=f"fa2_{tile.name}_{problem.q_dtype}_{variant}",
-        template="attnhub_fa2_cuda:templates/attention.cu.jinja",
-        context=_Context(
-            element=_ELEMENTS[problem.q_dtype],
-            output=_ELEMENTS[problem.out_dtype],
-            variant=variant,
-            tiles_m=tile.tiles_m,
-            warps_m=tile.warps_m,
-            warps_n=tile.warps_n,
-            block_n=tile.block_n,
-            stages=tile.stages,
-            ctas_per_sm=tile.ctas_per_sm,
-            smem=tile.smem,
-        ),
-        entry="attnhub_fa2_attention",
-        params=_params(variant),
-        arch=arch(problem.device),
-        include_dirs=("attnhub_fa2_cuda:include", INCLUDE_DIR),
-    )
-
-
-def _variant(problem: AttentionProblem) -> str:
-    return "PlainVariant" if problem.variant.soft_cap is None else "SoftCap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,12 +155,15 @@ class AttentionPlan:
         if len(self._tiles) > 1 and not _is_decode(self._problem, batch.max_qo_len):
             tile = self._tiles[1]
         run = self._run_of(tile, max(batch.batch, 1))
+        kv: Any = batch.kv
+        pages = (kv.last_page_len, kv.indices) if isinstance(kv, PagedKV) else (None, None)
         # Kept: the kernels read these until the next batch.
-        self._qo_indptr = self._upload(batch.qo_indptr)
-        self._kv = self._upload_kv(batch.kv)
+        self._qo_indptr, indptr, last_page_len, indices = self._on_device(
+            batch.qo_indptr, kv.indptr, *pages
+        )
+        self._kv = _DeviceKV(indptr=indptr, indices=indices, last_page_len=last_page_len)
         run.plan(self._qo_indptr, self._kv)
         self._run = run
-        indices = self._kv.indices
         self._batch = (
             self._qo_indptr.data_ptr() + 4 * batch.batch,
             0 if indices is None else indices.data_ptr(),
@@ -263,21 +175,16 @@ class AttentionPlan:
             run = self._runs[tile.name] = _TileRun(self._problem, tile, max_batch)
         return run
 
-    def _upload_kv(self, kv: Any) -> _DeviceKV:
-        if not isinstance(kv, PagedKV):
-            return _DeviceKV(indptr=self._upload(kv.indptr))
-        return _DeviceKV(
-            indptr=self._upload(kv.indptr),
-            indices=self._upload(kv.indices),
-            last_page_len=self._upload(kv.last_page_len),
-        )
-
-    def _upload(self, x: Tensor) -> Tensor:
-        if x.device == self._device:
-            return x
-        destination = torch.empty(x.shape, dtype=x.dtype, device=self._device)
-        self._staging.copy(destination, x)
-        return destination
+    def _on_device(self, *given: Tensor | None) -> list[Any]:
+        """The same on the device; what lies on the host goes up as one copy."""
+        away = [x for x in given if x is not None and x.device != self._device]
+        if not away:
+            return list(given)
+        block = torch.cat(away)
+        up = torch.empty(block.shape, dtype=block.dtype, device=self._device)
+        self._staging.copy(up, block)
+        parts = iter(up.split([x.numel() for x in away]))
+        return [x if x is None or x.device == self._device else next(parts) for x in given]
 
     def run(
         self,

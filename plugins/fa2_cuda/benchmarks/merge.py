@@ -4,6 +4,7 @@ Beside ours, in the same run: PyTorch (the reference backend) and, if it is inst
 whose LSEs are logarithms to base 2 but which moves the same bytes.
 
     python plugins/fa2_cuda/benchmarks/merge.py [--device cuda:0] [--out benchmarks/results]
+        [--commit HASH]
 """
 
 from __future__ import annotations
@@ -136,9 +137,10 @@ def main(arguments: list[str] | None = None) -> None:
     default = "cuda:0" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=default)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--commit", default="", help="where the tree came without its history")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
-    here = results.environment(device)
+    here = results.environment(device, commit=options.commit)
     rows = []
     for size in GPU_SIZES if device.type == "cuda" else CPU_SIZES:
         rows += measure(size, here, device)

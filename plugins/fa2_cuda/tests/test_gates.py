@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attnhub.plugin import AttentionProblem, KernelSpec, Variant, describe
 from attnhub.testing.gates import AtLeast, Gate, suite
-from attnhub_fa2_cuda.attention import spec
+from attnhub_fa2_cuda.kernel import spec
 from attnhub_fa2_cuda.tiles import DECODE, PREFILL, Tile, choose
 
 CAUSAL = Variant(causal=True)
