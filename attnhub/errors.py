@@ -8,6 +8,7 @@
     │   ├── BackendUnsupported            a required backend cannot serve this problem
     │   └── NoBackend                     no registered backend can
     ├── PluginError (RuntimeError)        a plugin could not be loaded or broke its contract
+    ├── KernelError (RuntimeError)        a backend's kernel cannot be made, loaded or launched
     ├── IndexOutOfRange (IndexError)      a mod reads a tensor parameter outside its shape
     └── NotPlanned (RuntimeError)         run() before plan()
 
@@ -82,6 +83,18 @@ class PluginError(AttnHubError, RuntimeError):
     def __init__(self, plugin: str, message: str) -> None:
         super().__init__(f"plugin {plugin!r}: {message}")
         self.plugin = plugin
+
+
+class KernelError(AttnHubError, RuntimeError):
+    """A backend's kernel that cannot be made, loaded or launched; ``attnhub.jit`` has the kinds."""
+
+    #: Whether another backend is an answer. Memory that is short, say, is short for every one.
+    is_of_backend = True
+
+    @property
+    def brief(self) -> str:
+        """What went wrong and what to do, on one line."""
+        return str(self).partition("\n")[0]
 
 
 class IndexOutOfRange(AttnHubError, IndexError):

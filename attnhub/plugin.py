@@ -33,7 +33,7 @@ from attnhub.core.backend import (
     Plan,
     Planner,
 )
-from attnhub.core.calls import Call, Calls
+from attnhub.core.calls import Call, Calls, spaced
 from attnhub.core.capability import Capability, Rule
 from attnhub.core.constraints import (
     AnyValue,
@@ -50,7 +50,7 @@ from attnhub.core.device import Device, describe
 from attnhub.core.discovery import default as registry
 from attnhub.core.dispatch import isolated
 from attnhub.core.hooks import API_VERSION, hookimpl
-from attnhub.core.problem import Extent, Problem, Work, fact
+from attnhub.core.problem import Extent, Problem, Work, assuming, bucket, fact
 from attnhub.core.reason import Code, Reason
 from attnhub.core.registry import Registry
 from attnhub.core.workload import Workload
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         DriverError,
         KernelSpec,
         Launcher,
+        LaunchError,
         LoadedKernel,
         NoCompiler,
         ParamLayout,
@@ -100,6 +101,7 @@ _LAZY = {
     "FunctionalOp": "attnhub.core.functional",
     "INCLUDE_DIR": "attnhub.kernels",
     "KernelSpec": "attnhub.jit",
+    "LaunchError": "attnhub.jit",
     "Launcher": "attnhub.jit",
     "LoadedKernel": "attnhub.jit",
     "MLAProblem": "attnhub.mla.problem",
@@ -169,6 +171,7 @@ __all__ = [
     "FunctionalOp",
     "InvalidArgument",
     "KernelSpec",
+    "LaunchError",
     "Launcher",
     "LoadedKernel",
     "MLAProblem",
@@ -205,6 +208,8 @@ __all__ = [
     "WorkSchedule",
     "Workload",
     "arch",
+    "assuming",
+    "bucket",
     "compile_kernels",
     "define",
     "describe",
@@ -222,6 +227,7 @@ __all__ = [
     "plan_spec",
     "registry",
     "requests",
+    "spaced",
     "stream",
     "tensor_map",
 ]

@@ -111,7 +111,10 @@ def model_calls(config: Config, *, dtype: DTypes | None, page_size: int) -> list
     Raises:
         InvalidArgument: the model's type is not known, or its config lacks something.
     """
-    config = {**config, **config.get("text_config", {})}
+    text = config.get("text_config") or {}
+    if not isinstance(text, Mapping):
+        raise InvalidArgument(f"text_config is {text!r}: give the model's own config.json")
+    config = {**_given(config), **_given(text)}
     kind = _kind(config)
     if dtype is None:
         own = config.get("dtype") or config.get("torch_dtype")
@@ -129,6 +132,11 @@ def model_calls(config: Config, *, dtype: DTypes | None, page_size: int) -> list
         for call in calls
         for step in call.steps
     ]
+
+
+def _given(config: Config) -> Config:
+    """What a config states: null means that it does not."""
+    return {key: value for key, value in config.items() if value is not None}
 
 
 def _kind(config: Config) -> _Type:

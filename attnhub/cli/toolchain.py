@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from attnhub import jit
-from attnhub.core.env import environment
 from attnhub.core.registry import Registry
 from attnhub.errors import AttnHubError
 from attnhub.jit import driver as drivers
@@ -28,7 +26,7 @@ def compilers() -> list[dict[str, str]]:
             "how": found.how,
             "why": found.why,
         }
-        for found in jit.discover(environment().cuda_home)
+        for found in jit.discover()
     ]
 
 
@@ -54,7 +52,7 @@ def _module_version() -> str:
 def ready_made(registry: Registry, problems: list[tuple[str, str]]) -> list[dict[str, Any]]:
     """The folders of kernels built ahead of time; each damaged kernel is a problem."""
     try:
-        stores = prebuilt.stores(_packages(registry))
+        stores = prebuilt.stores(registry.packages())
     except AttnHubError as error:
         problems.append(("ATTNHUB_CUBIN_DIR", str(error)))
         return []
@@ -69,9 +67,3 @@ def ready_made(registry: Registry, problems: list[tuple[str, str]]) -> list[dict
         archs = sorted({entry.arch for entry in entries})
         found.append({"folder": str(store.root), "kernels": len(entries), "archs": archs})
     return found
-
-
-def _packages(registry: Registry) -> Iterable[str]:
-    """The top-level packages of every backend's code, as their templates lie there too."""
-    loads = (backend.load for op in registry.ops for backend in registry.backends(op))
-    return dict.fromkeys(["attnhub", *(re.split(r"[.:]", load, maxsplit=1)[0] for load in loads)])

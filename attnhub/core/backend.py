@@ -48,7 +48,8 @@ class Planner(Protocol):
         """Prepare everything that does not change between runs of this problem.
 
         What it raises sets the backend aside for this device and these facts, and the next best is
-        asked; an :class:`InvalidArgument` or an out-of-memory error reaches the caller instead.
+        asked; an :class:`InvalidArgument` or an out-of-memory error reaches the caller instead, and
+        a :class:`KernelError` does where there is no other backend to ask.
         """
         ...
 
@@ -174,6 +175,7 @@ class Op:
 
     ``"equal"`` bit for bit, ``"close"`` within the tolerance of the dtype, ``"distribution"`` for
     random draws. ``contracts`` say what plans look like; the first that concerns a problem counts.
+    ``plugin`` is filled in at registration.
     """
 
     name: str
@@ -182,6 +184,7 @@ class Op:
     workloads: str
     compare: str = "close"
     contracts: Sequence[Contract] = ()
+    plugin: str = ""
 
 
 def resolve(target: str, owner: str = "attnhub") -> Any:

@@ -6,10 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from attnhub.core import discovery, dispatch, options
-from attnhub.core.backend import resolve
 from attnhub.core.decision import Decision
 from attnhub.core.options import Override
-from attnhub.core.problem import Problem
 
 
 def use(backend: str, *, op: str = "*", mode: str = "require") -> AbstractContextManager[None]:
@@ -64,7 +62,7 @@ def explain(op: str, *, device: Any, backend: str = "", **facts: Any) -> Decisio
                               variant=attnhub.Variant(causal=True), batch=64, qo_len=1,
                               kv_len=4096))
     """
-    cls: type[Problem] = resolve(discovery.default().op(op).problem)
+    cls = discovery.default().problem_class(op)
     return dispatch.default().decide(cls.of(device, **facts), backend)
 
 

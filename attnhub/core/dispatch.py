@@ -177,6 +177,7 @@ class Dispatcher:
         Raises:
             BackendUnsupported: a required backend cannot serve this problem.
             NoBackend: none can.
+            KernelError: the only backend that fits cannot make or launch a kernel.
             torch.OutOfMemoryError: the device has no room for what the plan needs.
         """
         while True:
@@ -186,12 +187,13 @@ class Dispatcher:
                 raise _refusal(choice.decision, rule)
             plan = held.get(choice.backend.name) if held else None
             if plan is None:
-                plan = self._try(choice.backend, problem)
+                alone = len(choice.decision.ranked) == 1  # a requirement leaves no other
+                plan = self._try(choice.backend, problem, alone=alone)
             if plan is not None:
                 self._notices.tell(choice.decision, problem, rule.backend if rule else "")
                 return plan, choice.decision
 
-    def _try(self, backend: Backend, problem: Problem) -> Plan | None:
+    def _try(self, backend: Backend, problem: Problem, *, alone: bool) -> Plan | None:
         """A plan by this backend; None once it is set aside."""
         concerned: Problem | None = None  # code that does not load serves no problem at all
         try:
@@ -200,7 +202,7 @@ class Dispatcher:
             plan = planner.plan(problem)
             self._check_plan(plan, backend, problem)
         except Exception as error:  # noqa: BLE001 - a plugin that crashes is set aside, loudly
-            self.registry.mark_failed(backend, concerned, error)
+            self.registry.mark_failed(backend, concerned, error, alone=alone)
             return None
         return plan
 

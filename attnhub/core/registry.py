@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from attnhub.core.decision import Decision
 from attnhub.core.near import did_you_mean
 from attnhub.core.problem import Extent, Problem
 from attnhub.core.recent import Once
-from attnhub.errors import AttnHubError, PluginError, PluginWarning, UnknownName
+from attnhub.errors import AttnHubError, KernelError, PluginError, PluginWarning, UnknownName
 
 #: Every state of every registry gets its own number, so that caches need no other key.
 _generations = itertools.count(1)
@@ -89,6 +90,11 @@ class Registry:
     def names(self) -> list[str]:
         """Every backend name."""
         return names(b for group in self._backends.values() for b in group)
+
+    def packages(self) -> list[str]:
+        """The top-level packages of every backend's code; what comes with it lies there too."""
+        loads = (b.load for group in self._backends.values() for b in group)
+        return list(dict.fromkeys(["attnhub", *(re.split("[.:]", load)[0] for load in loads)]))
 
     def observe(self, decision: Decision) -> None:
         """Call ``attnhub_on_decision`` of each plugin; one that fails is reported by name."""
@@ -202,7 +208,13 @@ class Registry:
             self.report(name, text)
 
     def mark_failed(
-        self, backend: Backend, problem: Problem | None, error: Exception, doing: str = "plan()"
+        self,
+        backend: Backend,
+        problem: Problem | None,
+        error: Exception,
+        doing: str = "plan()",
+        *,
+        alone: bool = False,
     ) -> None:
         """Set a backend aside; every later decision that concerns it shows why.
 
@@ -212,14 +224,17 @@ class Registry:
                 for every problem (its code does not load).
             error: what it raised; call this while it is being handled.
             doing: which method of the plugin raised it.
+            alone: no other backend fits, or this one is required.
 
         Raises:
             Exception: ``error`` itself, where another backend is no answer: the device has no
-                memory left, or an :class:`AttnHubError` other than PluginError says that the
-                caller's values cannot be taken.
+                memory left, an :class:`AttnHubError` says that the caller's values cannot be
+                taken, or it is a KernelError and this backend is ``alone``.
         """
         if isinstance(error, PluginError):
             text = str(error)
+        elif isinstance(error, KernelError) and error.is_of_backend and not alone:
+            text = f"{doing} failed: {type(error).__name__}: {error.brief}"
         elif _is_not_its_fault(error):
             raise error
         else:
@@ -288,7 +303,7 @@ class Registry:
             texts = (backend.name, backend.op, backend.load, backend.torch, backend.probe)
             if not all(isinstance(x, str) for x in texts):
                 raise PluginError(name, f"name, op, load, torch, probe must be texts: {backend!r}")
-        ops = list(call("attnhub_ops", ()))
+        ops = [replace(op, plugin=name) for op in call("attnhub_ops", ())]
         taken = {(op, b.name) for op, group in self._backends.items() for b in group}
         for backend in backends:
             if (backend.op, backend.name) in taken:
@@ -313,7 +328,8 @@ class Registry:
 
     def problem_class(self, op: str) -> type[Problem]:
         """The problem class of an op (imports its family)."""
-        cls: type[Problem] = resolve(self.op(op).problem)
+        found = self.op(op)
+        cls: type[Problem] = resolve(found.problem, found.plugin)
         return cls
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from attnhub.jit.build import Cubin, Progress, compile_kernels
 from attnhub.jit.cache import Cache
 from attnhub.jit.compilers import Compiler, Finding, Unit, choose, discover
-from attnhub.jit.errors import CacheWarning, CompileError, DriverError, NoCompiler
+from attnhub.jit.errors import CacheWarning, CompileError, DriverError, LaunchError, NoCompiler
 from attnhub.jit.launcher import Launcher, LoadedKernel
 from attnhub.jit.params import ParamLayout
 from attnhub.jit.spec import KernelSpec
@@ -25,6 +25,7 @@ __all__ = [
     "Entry",
     "Finding",
     "KernelSpec",
+    "LaunchError",
     "Launcher",
     "LoadedKernel",
     "NoCompiler",

@@ -115,8 +115,7 @@ class _Batch:
     def compiler(self) -> Compiler:
         """The caller's, or the one to prefer here; not looked for until a kernel needs it."""
         if self._compiler is None:
-            found = environment()
-            self._compiler = compilers.choose(found.compiler, found.cuda_home)
+            self._compiler = compilers.choose(environment().compiler)
         return self._compiler
 
     def take(self, spec: KernelSpec) -> bool:

@@ -79,6 +79,10 @@ class Cache:
         found = [entry for store in self._stores() for entry in store.entries()]
         return sorted(found, key=lambda e: e.used)
 
+    def serves(self, arch: str) -> bool:
+        """As :meth:`Store.serves`."""
+        return any(store.serves(arch) for store in self._stores())
+
     # -- writing ---------------------------------------------------------------------------
 
     def lock(self, key: str) -> BaseFileLock:

@@ -163,16 +163,17 @@ class Driver:
         self._handle("cuKernelGetFunction", c_void_p(kernel), about=about)
 
     def parameter_size(self, kernel: int) -> int | None:
-        """The size of the first parameter; None where the driver cannot tell, before CUDA 12.4.
+        """The size of the first parameter; None where the driver does not tell.
 
-        It is not asked for a second one: the driver tells there is none by an error, which
-        compute-sanitizer would report.
+        It cannot before CUDA 12.4, and may refuse, not only where there is no such parameter. It is
+        not asked for a second one, since compute-sanitizer would report the error.
         """
         if not hasattr(self._functions, "cuKernelGetParamInfo"):
             return None
         offset, size = c_size_t(), c_size_t()
         ask = self._functions.cuKernelGetParamInfo
-        return 0 if ask(c_void_p(kernel), c_size_t(0), byref(offset), byref(size)) else size.value
+        status = ask(c_void_p(kernel), c_size_t(0), byref(offset), byref(size))
+        return None if status else size.value
 
     def attribute(self, attribute: FunctionAttribute, kernel: int, device: int, about: str) -> int:
         """An attribute of a kernel on a device."""

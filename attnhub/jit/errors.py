@@ -1,9 +1,11 @@
 """What can go wrong between a kernel source and its launch.
 
 AttnHubError
-├── CompileError (RuntimeError)   the compiler refused a kernel
-├── NoCompiler (RuntimeError)     this machine has neither NVRTC nor nvcc
-└── DriverError (RuntimeError)    the driver refused a call, or there is none
+└── KernelError (RuntimeError)    from attnhub.errors: what docs/decisions/0003 says of a backend
+    ├── CompileError              the compiler refused a kernel
+    ├── NoCompiler                this machine has neither NVRTC nor nvcc
+    ├── DriverError               the driver refused a call, or there is none
+    └── LaunchError               a kernel was set up for what it or the device does not allow
 
 CacheWarning (RuntimeWarning)     a folder of kernels that cannot be written, or is damaged
 
@@ -14,11 +16,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnhub.errors import AttnHubError
+from attnhub.errors import KernelError
+
+#: Results of the driver that every backend would get: no memory, a kernel before went wrong, so
+#: that nothing runs any more, or the stream is being captured.
+_OF_THE_DEVICE = frozenset({2, 700, 702, 710, *range(714, 720), 900})
 
 
-class CompileError(AttnHubError, RuntimeError):
-    """A kernel that does not compile.
+class CompileError(KernelError):
+    """A kernel that does not compile: a defect of whoever wrote it, or of the compiler.
 
     Attributes:
         kernel: name of the kernel and its architecture.
@@ -36,8 +42,17 @@ class CompileError(AttnHubError, RuntimeError):
             f"source: {source} (build.log beside it holds the rest)\ncommand: {command}"
         )
 
+    @property
+    def brief(self) -> str:
+        """The first error, and that it is to be reported."""
+        line = self.error.partition("\n")[0]
+        return (
+            f"{self.kernel} does not compile: {line}; this is a defect, so please report it to "
+            f"whoever maintains the kernel, with {self.source} and the build.log beside it"
+        )
 
-class NoCompiler(AttnHubError, RuntimeError):
+
+class NoCompiler(KernelError):
     """There is no compiler for CUDA kernels here; ``reasons`` says why, by compiler."""
 
     def __init__(self, message: str, reasons: dict[str, str]) -> None:
@@ -45,7 +60,7 @@ class NoCompiler(AttnHubError, RuntimeError):
         self.reasons = reasons
 
 
-class DriverError(AttnHubError, RuntimeError):
+class DriverError(KernelError):
     """What the CUDA driver refused.
 
     Attributes:
@@ -57,6 +72,14 @@ class DriverError(AttnHubError, RuntimeError):
     def __init__(self, message: str, *, call: str = "", status: int = 0, name: str = "") -> None:
         super().__init__(message)
         self.call, self.status, self.name = call, status, name
+        self.is_of_backend = status not in _OF_THE_DEVICE
+
+
+class LaunchError(KernelError):
+    """A kernel was set up for what it, or the device, does not allow: a defect of its host side.
+
+    As too many threads, too much shared memory, or parameters that are not those of its source.
+    """
 
 
 class CacheWarning(RuntimeWarning):

@@ -9,9 +9,10 @@ each time. docs/decisions/0005-launcher.md has the alternatives and the figures.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_void_p
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from attnhub.jit.driver import (
     LaunchAttribute,
     LaunchConfig,
 )
+from attnhub.jit.errors import LaunchError
 from attnhub.jit.params import TENSOR_MAP_ALIGNMENT
 from attnhub.jit.spec import KernelSpec
 
@@ -52,7 +54,6 @@ class LoadedKernel:
 
     Raises:
         DriverError: there is no driver, or it refuses the cubin.
-        InvalidArgument: the kernel does not take the one struct that ``spec.params`` describes.
 
     Example:
         >>> kernel = LoadedKernel(cubin.image, cubin.spec)
@@ -67,12 +68,6 @@ class LoadedKernel:
         self._handle = self._driver.kernel(library, spec.entry, str(spec))
         self._launchers: dict[Shape, Launcher] = {}
         self._lock = threading.Lock()
-        size = self._driver.parameter_size(self._handle)
-        if size not in (None, spec.params.size):
-            raise InvalidArgument(
-                f"{spec} takes a parameter of {size} bytes, but its spec describes a struct of "
-                f"{spec.params.size}: make `params` list the members of its struct, in order"
-            )
 
     def launcher(
         self, device: int, *, block: int, smem: int = 0, cluster: int = 1, pdl: bool = False
@@ -88,7 +83,8 @@ class LoadedKernel:
                 ``grid_wait()`` before it reads what that one writes.
 
         Raises:
-            InvalidArgument: more than the device or the kernel allows.
+            LaunchError: more than the device or the kernel allows, or the kernel does not take the
+                one struct that ``spec.params`` describes.
             DriverError: the device cannot run the kernel.
         """
         shape = Shape(device, block, smem, cluster, pdl)
@@ -110,6 +106,7 @@ class LoadedKernel:
         with self._driver.current(shape.device):
             # Now and not at the first launch, which may be while a graph is captured.
             self._driver.load_into_context(self._handle, about)
+            self._check_parameter()
             self._check_block(shape, about)
             self._allow_smem(shape, about)
             self._allow_cluster(shape, about)
@@ -121,10 +118,19 @@ class LoadedKernel:
     def _allow(self, attribute: FunctionAttribute, value: int, shape: Shape, about: str) -> None:
         self._driver.set_attribute(attribute, value, self._handle, shape.device, about)
 
+    def _check_parameter(self) -> None:
+        """Here, and not in the constructor: without a context the driver may not tell the size."""
+        size, described = self._driver.parameter_size(self._handle), self.spec.params.size
+        if size not in (None, described):
+            raise LaunchError(
+                f"{self.spec} takes a parameter of {size} bytes, but its spec describes a struct "
+                f"of {described}: make `params` list the members of its struct, in order"
+            )
+
     def _check_block(self, shape: Shape, about: str) -> None:
         most = self._attribute(FunctionAttribute.MAX_THREADS, shape, about)
         if not 1 <= shape.block <= most:
-            raise InvalidArgument(
+            raise LaunchError(
                 f"block={shape.block}: {about} takes 1 to {most} threads, by its registers and "
                 "__launch_bounds__"
             )
@@ -133,7 +139,7 @@ class LoadedKernel:
         static = self._attribute(FunctionAttribute.STATIC_SMEM, shape, about)
         most = self._driver.device_attribute(DeviceAttribute.MAX_SMEM, shape.device)
         if not 0 <= shape.smem <= most - static:
-            raise InvalidArgument(
+            raise LaunchError(
                 f"smem={shape.smem}: {about} has {static} bytes of static shared memory, and a CTA "
                 f"at most {most} in all; give 0 to {most - static}"
             )
@@ -145,9 +151,7 @@ class LoadedKernel:
 
     def _allow_cluster(self, shape: Shape, about: str) -> None:
         if not 1 <= shape.cluster <= _MAX_CLUSTER:
-            raise InvalidArgument(
-                f"cluster={shape.cluster}: {about} takes 1 to {_MAX_CLUSTER} CTAs"
-            )
+            raise LaunchError(f"cluster={shape.cluster}: {about} takes 1 to {_MAX_CLUSTER} CTAs")
         if shape.cluster > _PORTABLE_CLUSTER:
             self._allow(FunctionAttribute.NON_PORTABLE_CLUSTER, 1, shape, about)
 
@@ -195,7 +199,8 @@ class Launcher:
         self._bound = self._pack_bound(bound, struct.calcsize(given))
         padding = f"{end - spec.params.size}x"
         pack = struct.Struct(f"{given}{len(self._bound)}s{padding}3I{len(self._middle)}sQ")
-        self._pack = pack.pack_into
+        flags = [field.kind == "bool" for field in spec.params.fields[: self._num_given]]
+        self._pack = _with_flags(pack, flags) if any(flags) else pack.pack_into
         pointers = (c_void_p * 1)(ctypes.addressof(self._buffer))
         config_at = byref(self._buffer, end)
         self._arguments = (config_at, c_void_p.from_param(kernel), byref(pointers), None)
@@ -204,9 +209,9 @@ class Launcher:
         """The bytes of the last fields, which begin there."""
         params = self._spec.params
         if told := params.misfit(values, max(self._num_given, 0)):
-            raise InvalidArgument(f"{self._spec}: {told}")
+            raise LaunchError(f"{self._spec}: {told}")
         zeros = [b"" if field.is_tensor_map else 0 for field in params.fields[: self._num_given]]
-        return params.pack([*zeros, *values])[begin:]
+        return struct.pack(params.format(), *zeros, *values)[begin:]
 
     def bind(self, *last: Any) -> Launcher:
         """The same launch, with the values of the last fields given now.
@@ -217,6 +222,9 @@ class Launcher:
         Example:
             >>> step = launch.bind(*work.schedule(0), *section.values())
             >>> step(132, stream, q.data_ptr(), k.data_ptr(), out.data_ptr())
+
+        Raises:
+            LaunchError: more values than fields, or one that does not fit.
         """
         return Launcher(self._driver, self._kernel, self._spec, self._shape, last)
 
@@ -259,6 +267,18 @@ class Launcher:
         if grid[0] % self._shape.cluster:
             return InvalidArgument(f"{about}: grid[0] must be a multiple of cluster")
         return self._driver.error("cuLaunchKernelEx", status, about)
+
+
+def _with_flags(pack: struct.Struct, flags: Sequence[bool]) -> Callable[..., None]:
+    """``pack_into``, which would turn any object into a bool, and so wait for a tensor's device."""
+
+    def pack_into(buffer: Any, offset: int, *values: Any) -> None:
+        for value in itertools.compress(values, flags):
+            if not isinstance(value, int):
+                raise TypeError("no bool")
+        pack.pack_into(buffer, offset, *values)
+
+    return pack_into
 
 
 def _attributes(shape: Shape) -> ctypes.Array[LaunchAttribute]:

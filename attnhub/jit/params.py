@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Number
 from typing import Any
 
 from attnhub.errors import InvalidArgument
@@ -20,6 +21,9 @@ _SCALARS = {
     "float": "f",
     "double": "d",
 }
+
+#: Values that messages show.
+_PLAIN = (Number, str, bytes, type(None))
 
 #: The size and the alignment of a tensor map, as CUDA's header declares it.
 TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = 128, 64
@@ -42,6 +46,17 @@ class ParamField:
     def is_tensor_map(self) -> bool:
         """Whether it takes the bytes of a tensor map."""
         return self.kind.rsplit("::", maxsplit=1)[-1] == "TensorMap"
+
+    def code_for(self, value: Any) -> str:
+        """The code that ``struct`` packs a value by.
+
+        Raises:
+            TypeError: it would have to be made a number first. A tensor would wait for its device.
+        """
+        wanted = int if self.kind == "bool" else Number
+        if not self.is_tensor_map and not isinstance(value, wanted):
+            raise TypeError("give a bool" if wanted is int else "give a number")
+        return _code(self)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -113,10 +128,9 @@ class ParamLayout:
         Raises:
             InvalidArgument: not one value for each field, or one that does not fit its field.
         """
-        try:
-            return struct.pack(self.format(), *values)
-        except (struct.error, TypeError, OverflowError) as error:
-            raise InvalidArgument(self.misfit(values)) from error
+        if told := self.misfit(values):
+            raise InvalidArgument(told)
+        return struct.pack(self.format(), *values)
 
     def misfit(self, values: Sequence[Any], first: int = 0, count: int | None = None) -> str:
         """What keeps values of ``count`` fields from ``first`` on from being packed; or empty."""
@@ -126,10 +140,12 @@ class ParamLayout:
             return f"{len(values)} values for {len(fields)} parameters: give {names}"
         for field, value in zip(fields, values, strict=True):
             try:
-                struct.pack(f"<{_code(field)}", value)
+                struct.pack(f"<{field.code_for(value)}", value)
             except (struct.error, TypeError, OverflowError) as error:
                 hint = ": give its address, as tensor.data_ptr()" if field.is_pointer else ""
-                return f"{field.name}={value!r} does not fit {field.kind} ({error}){hint}"
+                # What others look like may take the device to find out.
+                shown = repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+                return f"{field.name}={shown} does not fit {field.kind} ({error}){hint}"
         return ""
 
 

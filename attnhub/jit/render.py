@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from importlib import metadata
 from typing import Any
 
@@ -15,6 +16,7 @@ from attnhub.jit.spec import KernelSpec
 
 #: Longer values of the context are cut in the banner; the source shows them in full anyway.
 _WIDTH = 80
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 def cpp_literal(value: Any) -> str:
@@ -69,12 +71,13 @@ def render(spec: KernelSpec) -> str:
     """The source of a kernel, without the banner.
 
     Raises:
-        InvalidArgument: a template that does not parse or that uses a name the context lacks.
+        InvalidArgument: a template that does not parse, that uses a name the context lacks, or that
+            does not define the spec's entry.
     """
     text = specs.locate(spec.template).read_text(encoding="utf-8")
     fields = specs.values(spec.context)
     try:
-        return _environment().from_string(text).render(**fields, entry=spec.entry)
+        source = _environment().from_string(text).render(**fields, entry=spec.entry)
     except jinja2.TemplateError as error:
         line = getattr(error, "lineno", None)
         place = f"{spec.template}, line {line}" if line else spec.template
@@ -82,6 +85,18 @@ def render(spec: KernelSpec) -> str:
             f"{place}: {error}; the context is {type(spec.context).__name__} with "
             f"{', '.join(fields) or 'no fields'}, and entry"
         ) from error
+    if not _defines(source, spec.entry):
+        raise InvalidArgument(
+            f'{spec.template}: it defines no extern "C" __global__ function called '
+            f"{spec.entry!r}; write {{{{ entry }}}}(...) as its name"
+        )
+    return source
+
+
+def _defines(source: str, entry: str) -> bool:
+    """Whether a kernel has this name, which is not missed before the kernel is loaded on a GPU."""
+    kernel = rf'extern\s*"C"[^;{{}}]*\{{?[^;{{}}]*\b__global__\b[^;{{}}]*\b{entry}\s*\('
+    return re.search(kernel, _COMMENTS.sub(" ", source)) is not None
 
 
 def banner(spec: KernelSpec) -> str:

@@ -56,7 +56,8 @@ class KernelSpec:
 
     Raises:
         UnknownName: an architecture or flag that is not listed.
-        InvalidArgument: a context that is not a frozen dataclass of plain values.
+        InvalidArgument: an entry that is no name in C, or a context that is not a frozen dataclass
+            of plain values.
 
     Example:
         >>> KernelSpec(
@@ -87,6 +88,10 @@ class KernelSpec:
         for flag in self.flags:
             if flag.partition("=")[0] not in FLAGS:
                 raise UnknownName("compiler flag", flag, FLAGS)
+        if not (self.entry.isascii() and self.entry.isidentifier()):
+            raise InvalidArgument(
+                f"entry={self.entry!r}: give a name as C has them, of letters, digits and _"
+            )
         seen = values(self.context)
         if "entry" in seen:
             raise InvalidArgument("the context has a field 'entry', a name that the spec takes")

@@ -70,11 +70,16 @@ class Store:
 
     def entries(self) -> list[Entry]:
         """Every entry whose facts can be read."""
-        found = []
+        return list(self._entries())
+
+    def serves(self, arch: str) -> bool:
+        """Whether an entry is for devices of an architecture, with or without a suffix."""
+        return any(entry.arch.rstrip("af") == arch for entry in self._entries())
+
+    def _entries(self) -> Iterator[Entry]:
         for folder in self.root.glob("kernels/*/*"):
             with contextlib.suppress(OSError, ValueError, KeyError):
-                found.append(_entry(folder))
-        return found
+                yield _entry(folder)
 
     # -- writing ---------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 
 import torch
 from torch import Tensor
@@ -38,7 +38,10 @@ def kernel(spec: KernelSpec) -> LoadedKernel:
         DriverError: there is no driver, or it refuses the kernel.
     """
     found = _loaded.get(spec)
-    return found.result() if found is not None else kernels([spec])[0]
+    if found is not None:
+        with contextlib.suppress(CancelledError):
+            return found.result()
+    return kernels([spec])[0]
 
 
 def kernels(specs: Sequence[KernelSpec]) -> list[LoadedKernel]:
@@ -46,13 +49,15 @@ def kernels(specs: Sequence[KernelSpec]) -> list[LoadedKernel]:
 
     Threads that ask for the same kernel wait for the one that asked first.
     """
-    with _lock:
-        missing = [spec for spec in dict.fromkeys(specs) if spec not in _loaded]
-        _loaded.update({spec: Future() for spec in missing})
-        wanted = [_loaded[spec] for spec in specs]
-    if missing:
-        _load(missing)
-    return [future.result() for future in wanted]
+    while True:
+        with _lock:
+            missing = [spec for spec in dict.fromkeys(specs) if spec not in _loaded]
+            _loaded.update({spec: Future() for spec in missing})
+            wanted = [_loaded[spec] for spec in specs]
+        if missing:
+            _load(missing)
+        with contextlib.suppress(CancelledError):  # whoever made one was interrupted: our turn
+            return [future.result() for future in wanted]
 
 
 def _load(specs: list[KernelSpec]) -> None:
@@ -68,7 +73,10 @@ def _load(specs: list[KernelSpec]) -> None:
             for spec, future in waiting.items():
                 if not future.done():
                     del _loaded[spec]
-                    future.set_exception(error)
+                    if isinstance(error, Exception):
+                        future.set_exception(error)
+                    else:  # KeyboardInterrupt, SystemExit: of this thread and nobody else's
+                        future.cancel()
         raise
 
 

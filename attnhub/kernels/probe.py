@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from attnhub.core import discovery
 from attnhub.core.device import Device
 from attnhub.core.env import environment
 from attnhub.core.reason import Code, Reason
+from attnhub.errors import InvalidArgument
 from attnhub.jit import Cache, DriverError, NoCompiler, choose, prebuilt
 from attnhub.jit import driver as drivers
 
@@ -21,16 +23,27 @@ def kernels_run(device: Device) -> list[Reason]:
         drivers.get()
     except DriverError as error:
         return [_reason("driver", str(error), "an NVIDIA driver")]
-    found = environment()
+    if _are_made(device):
+        return []
     try:
-        choose(found.compiler, found.cuda_home)
+        choose(environment().compiler)
     except NoCompiler as error:
-        # Which kernels a problem needs is not known yet, so that some are there must do.
-        if not prebuilt.stores(()) and not Cache(found.cache_dir or None).entries():
-            return [
-                _reason("compiler", "missing", "NVRTC, nvcc or kernels made before", str(error))
-            ]
+        return [_reason("compiler", "missing", "NVRTC, nvcc or kernels made before", str(error))]
     return []
+
+
+def _are_made(device: Device) -> bool:
+    """Whether kernels for such a device came with a package or were made here before.
+
+    Which ones a problem needs is not known yet, so that some are there must do.
+    """
+    try:
+        stores = prebuilt.stores(discovery.default().packages())
+    except InvalidArgument:  # ATTNHUB_CUBIN_DIR names no folder: the caller's first kernel says so
+        return True
+    if any(store.serves(device.arch) for store in stores):
+        return True
+    return Cache(environment().cache_dir or None).serves(device.arch)
 
 
 def _reason(field: str, actual: str, accepted: str, hint: str = "") -> Reason:

@@ -26,6 +26,7 @@ from attnhub.cascade import CascadeAttention
 from attnhub.core import dispatch
 from attnhub.core.registry import Registry
 from attnhub.errors import InvalidArgument, NotPlanned, PluginError, PluginWarning
+from attnhub.jit import LaunchError
 from attnhub.plugin import Backend, Capability, Efficiency, hookimpl
 
 LIMITS = GraphLimits(max_batch=5, max_qo_tokens=8, max_pages=8)
@@ -153,11 +154,14 @@ def test_what_was_decided_before_a_change_of_the_registry_is_dropped() -> None:
 # -- failures ----------------------------------------------------------------------------
 
 
-def test_a_plan_that_breaks_is_set_aside_and_the_next_best_serves(stub: Stub) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("out of luck"), LaunchError("out of luck")])
+def test_a_plan_that_breaks_is_set_aside_and_the_next_best_serves(
+    stub: Stub, error: Exception
+) -> None:
     attn = paged()
     attn.plan(QO, table())
     assert (attn.run(Q, CACHE) == 7.0).all()
-    stub.error = RuntimeError("out of luck")
+    stub.error = error
     with pytest.warns(PluginWarning, match="out of luck"):
         attn.plan(QO, table())
     chosen = attn.explain().chosen
@@ -193,18 +197,33 @@ def test_what_is_not_the_plugins_fault_reaches_the_caller(
     assert (attn.run(Q, CACHE) == 7.0).all()
 
 
-def test_a_plan_of_a_graph_that_breaks_is_an_error(stub: Stub) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("out of luck"), r"plugin 'stubs': update.*RuntimeError: out of luck"),
+        (LaunchError("out of luck"), "^out of luck$"),
+    ],
+)
+def test_a_plan_of_a_graph_that_breaks_is_an_error(stub: Stub, error: Exception, told: str) -> None:
     """A captured graph goes on launching that backend: no other can take over."""
     attn = paged(graph=LIMITS)
     attn.plan(QO, table())
-    stub.error = RuntimeError("out of luck")
+    stub.error = error
     with (
         pytest.warns(PluginWarning, match="out of luck"),
-        pytest.raises(PluginError, match=r"plugin 'stubs': update.*RuntimeError: out of luck"),
+        pytest.raises((PluginError, LaunchError), match=told),
     ):
         attn.plan(QO, table())
     with pytest.raises(NotPlanned):
         attn.run(Q, CACHE)
+
+
+def test_an_update_of_a_required_backend_raises_the_error_of_its_kernel_itself(stub: Stub) -> None:
+    attn = paged(backend="stub")
+    stub.error = LaunchError("out of luck")
+    for _ in range(2):  # nothing is set aside
+        with pytest.raises(LaunchError, match="out of luck"):
+            attn.plan(QO, table())
 
 
 @pytest.mark.parametrize("graph", [None, LIMITS], ids=["plain", "graph"])

@@ -207,6 +207,27 @@ def test_the_text_part_of_a_larger_model() -> None:
     assert (problem.num_qo_heads, problem.q_dtype) == (32, "float16")
 
 
+def _calls_or_error(config: dict[str, Any]) -> list[Wanted] | str:
+    try:
+        return _calls(config)
+    except InvalidArgument as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.json")))
+def test_null_means_what_a_missing_key_does(name: str) -> None:
+    """As some tools write every key that they know."""
+    for key in {*_config(name), "text_config", "layer_types", "kv_lora_rank", "rope_parameters"}:
+        null, missing = _config(name, **{key: None}), _config(name, **{key: "gone"})
+        assert _calls_or_error(null) == _calls_or_error(missing), key
+
+
+@pytest.mark.parametrize("text", ["llama", [{}], 5])
+def test_a_text_part_that_is_none(text: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"text_config is .*give the model's own"):
+        _calls(_config("llama_3_1_8b", text_config=text))
+
+
 @pytest.mark.parametrize(
     ("layers", "windows"),
     [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import types
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from attnhub.core.dispatch import Dispatcher
 from attnhub.core.registry import Registry
+from attnhub.errors import PluginWarning
 from attnhub.plugin import (
     AnyValue,
     Backend,
@@ -53,6 +56,18 @@ class Planner:
 
     def plan(self, problem: Problem) -> Any:
         return types.SimpleNamespace(run=lambda *args: self.name, made_by=self.name)
+
+
+class Giving:
+    """A planner that gives what it is told to, or raises it."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def plan(self, _: Any) -> Any:
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
 
 
 fast = Planner("fast")
@@ -128,3 +143,11 @@ def dispatcher(*backends: Backend) -> Dispatcher:
 def problem(device: str = "h100", **facts: Any) -> FakeProblem:
     """A problem on a device by name."""
     return FakeProblem.of(device, **{"dim": 128, **facts})
+
+
+def told(action: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """The result of ``action``, and what plugins were reported for."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = action()
+    return result, [str(w.message) for w in caught if w.category is PluginWarning]

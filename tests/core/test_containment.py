@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import types
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+import attnhub
 from attnhub.core.dispatch import Dispatcher
 from attnhub.core.reason import Code
 from attnhub.core.registry import Registry
@@ -20,6 +19,7 @@ from attnhub.errors import (
     PluginError,
     PluginWarning,
 )
+from attnhub.jit import DriverError
 from attnhub.plugin import (
     AnyValue,
     Backend,
@@ -36,7 +36,7 @@ from attnhub.plugin import (
     Subset,
     hookimpl,
 )
-from tests.core.fakes import EVERYTHING, backend, dispatcher, fixed, plugin, problem
+from tests.core.fakes import EVERYTHING, Giving, backend, dispatcher, fixed, plugin, problem, told
 
 _ANY = Capability(accepts={"dim": AnyValue()})
 
@@ -60,14 +60,6 @@ class _RaisingLater(_Raising):
 
     def nearest(self, value: Any) -> Any:
         return value
-
-
-def told(action: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """The result of ``action``, and what plugins were reported for."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = action()
-    return result, [str(w.message) for w in caught if w.category is PluginWarning]
 
 
 def ranked(decision: Decision) -> list[str]:
@@ -176,18 +168,6 @@ def test_a_probe_that_gives_no_reasons_says_not_here(probe: str) -> None:
 # -- plans --------------------------------------------------------------------------------------
 
 
-class Giving:
-    """A planner that gives what it is told to, or raises it."""
-
-    def __init__(self, result: Any) -> None:
-        self._result = result
-
-    def plan(self, _: Any) -> Any:
-        if isinstance(self._result, Exception):
-            raise self._result
-        return self._result
-
-
 nothing = Giving(None)
 runless = Giving(object())
 not_callable = Giving(types.SimpleNamespace(run=5))
@@ -195,6 +175,8 @@ planless = object()
 crashing = Giving(RuntimeError("no kernel"))
 out_of_memory = Giving(torch.OutOfMemoryError("tried to allocate 1 TB"))
 refusing = Giving(InvalidArgument("soft_cap=-1: give a number above 0"))
+no_memory = Giving(DriverError("cuLibraryLoadData failed: free memory first", status=2))
+gone_wrong = Giving(DriverError("a kernel before this one went wrong", status=700))
 selective = types.SimpleNamespace()
 
 
@@ -341,7 +323,12 @@ def test_code_that_does_not_load_concerns_every_problem() -> None:
 
 @pytest.mark.parametrize(
     ("load", "error"),
-    [("out_of_memory", torch.OutOfMemoryError), ("refusing", InvalidArgument)],
+    [
+        ("out_of_memory", torch.OutOfMemoryError),
+        ("refusing", InvalidArgument),
+        ("no_memory", DriverError),  # as torch's own
+        ("gone_wrong", DriverError),  # nothing runs on the device any more, whoever is asked
+    ],
 )
 def test_what_is_not_the_plugins_fault_reaches_the_caller(
     load: str, error: type[Exception]
@@ -392,3 +379,16 @@ def test_an_observer_that_fails_silences_no_other_and_is_named() -> None:
     _, reports = told(lambda: d.plan(problem("cpu")))
     assert seen == ["last", "incurious", "second", "first"]
     assert [r.partition(":")[0] for r in reports] == ["plugin 'last'", "plugin 'second'"]
+
+
+def test_an_op_whose_problem_does_not_load_names_its_plugin(isolated_registry: Registry) -> None:
+    class Lost:
+        @hookimpl
+        def attnhub_ops(self) -> list[Op]:
+            return [
+                Op(name="lost.op", summary="", problem="lost_family:P", workloads="lost_family:w")
+            ]
+
+    isolated_registry.register(Lost(), "theirs")
+    with pytest.raises(PluginError, match="plugin 'theirs': cannot load 'lost_family:P'"):
+        attnhub.explain("lost.op", device="cpu")

@@ -15,7 +15,7 @@ import pytest
 from attnhub.errors import InvalidArgument
 from attnhub.jit import driver
 from attnhub.jit.driver import Driver
-from attnhub.jit.errors import DriverError
+from attnhub.jit.errors import DriverError, LaunchError
 from attnhub.jit.launcher import LoadedKernel
 from attnhub.jit.params import ParamLayout
 from tests.jit import fake_driver
@@ -43,6 +43,7 @@ def test_loading_names_the_entry_and_forces_it_into_the_context(fake_cuda: Fake)
         "retain 0",
         f"push {CONTEXT:x}",
         f"function {KERNEL:x} in {CONTEXT:x}",
+        f"parameter 0 in {CONTEXT:x}",
     ]
 
 
@@ -74,14 +75,26 @@ def test_the_last_values_may_be_bound(fake_cuda: Fake, count: int) -> None:
     [
         ((2.5, 1), VALUES, "7 values for 5 parameters: give x, range.is_negated, "),
         ((2.5, 1), (*VALUES[:4], 0.5), r"y=0\.5 does not fit"),
-        ((1, 2.5), VALUES[:5], r"n=2\.5 does not fit"),
-        ((1, *VALUES), (), "8 values for 7 parameters"),
     ],
 )
-def test_wrong_bound_values(fake_cuda: Fake, bound: Any, values: Any, error: str) -> None:
-    launch = load(fake_cuda).launcher(0, block=32)
+def test_wrong_values_after_bound_ones(
+    fake_cuda: Fake, bound: Any, values: Any, error: str
+) -> None:
+    launch = load(fake_cuda).launcher(0, block=32).bind(*bound)
     with pytest.raises(InvalidArgument, match=error):
-        launch.bind(*bound)(1, STREAM, *values)
+        launch(1, STREAM, *values)
+
+
+@pytest.mark.parametrize(
+    ("bound", "error"),
+    [
+        ((1, 2.5), r"n=2\.5 does not fit"),
+        ((1, *VALUES), "8 values for 7 parameters"),
+    ],
+)
+def test_wrong_bound_values(fake_cuda: Fake, bound: Any, error: str) -> None:
+    with pytest.raises(LaunchError, match=error):
+        load(fake_cuda).launcher(0, block=32).bind(*bound)
 
 
 def test_tensor_maps_arrive_whole_and_aligned(fake_cuda: Fake) -> None:
@@ -170,7 +183,7 @@ def test_ctas_per_sm_is_asked_in_the_context_of_the_device(fake_cuda: Fake) -> N
     ],
 )  # fmt: skip
 def test_more_than_a_device_has(fake_cuda: Fake, options: dict[str, int], error: str) -> None:
-    with pytest.raises(InvalidArgument, match=error):
+    with pytest.raises(LaunchError, match=error):
         load(fake_cuda).launcher(0, **{"block": 32} | options)
 
 
@@ -241,14 +254,24 @@ def test_a_device_that_is_not_there(fake_cuda: Fake) -> None:
 @pytest.mark.parametrize("size", [48, 64], ids=["shorter", "longer"])
 def test_a_layout_that_is_not_the_kernels(fake_cuda: Fake, size: int) -> None:
     fake_cuda.set("parameter size", size)
-    with pytest.raises(InvalidArgument, match=rf"of {size} bytes, but .* struct of 56: make"):
-        LoadedKernel(b"a cubin", SCALE)
+    kernel = LoadedKernel(b"a cubin", SCALE)
+    with pytest.raises(LaunchError, match=rf"of {size} bytes, but .* struct of 56: make"):
+        kernel.launcher(0, block=32)
 
 
-def test_a_kernel_without_a_parameter(fake_cuda: Fake) -> None:
-    fake_cuda.set("parameters", 0)
-    with pytest.raises(InvalidArgument, match=r"a parameter of 0 bytes, but .* struct of 56: make"):
-        load(fake_cuda)
+@pytest.mark.parametrize("status", [1, 201], ids=["invalid value", "no context"])
+def test_a_driver_that_does_not_tell_the_size_of_parameters(fake_cuda: Fake, status: int) -> None:
+    """It refused before torch had touched CUDA, which was taken for a kernel without parameters."""
+    fake_cuda.set("cuKernelGetParamInfo", status)
+    load(fake_cuda).launcher(0, block=32)(1, STREAM, *VALUES)
+    assert len(fake_cuda.journal("launch")) == 1
+
+
+def test_the_size_of_parameters_is_asked_for_in_a_context(fake_cuda: Fake) -> None:
+    load(fake_cuda)
+    assert fake_cuda.journal("parameter") == []
+    load(fake_cuda).launcher(0, block=32)
+    assert fake_cuda.journal("parameter") == [f"parameter 0 in {CONTEXT:x}"]
 
 
 def test_no_driver() -> None:

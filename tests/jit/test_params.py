@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 import struct
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from attnhub.errors import InvalidArgument
 from attnhub.jit.params import ParamLayout
-from tests.jit.fakes import spec
+from tests.jit.fakes import OnDevice, spec
 
 INNER = ParamLayout({"flag": "bool", "count": "i64"})
 OUTER = ParamLayout({"a": "bool", "inner": INNER, "b": "int", "p": "const ns::T<int, 2>*"})
@@ -84,6 +85,23 @@ def test_names_that_do_not_fit_are_listed() -> None:
 def test_values_that_do_not_fit(values: list[Any], error: str) -> None:
     with pytest.raises(InvalidArgument, match=error):
         OUTER.pack(values)
+
+
+@pytest.mark.parametrize(
+    "kind", [*"bool int i32 u32 i64 u64 float double TensorMap".split(), "const float*"]
+)
+def test_no_number_is_made_of_an_object(kind: str) -> None:
+    layout = ParamLayout({"x": kind})
+    with pytest.raises(InvalidArgument, match=rf"x=a OnDevice does not fit {re.escape(kind)} \("):
+        layout.pack([OnDevice()])
+
+
+@pytest.mark.parametrize("value", [1.0, "yes", None])
+def test_a_flag_is_a_bool_or_an_int(value: object) -> None:
+    flag = ParamLayout({"x": "bool"})
+    assert [flag.pack([x]) for x in (True, False, 1, 0, 7)] == [b"\1", b"\0", b"\1", b"\0", b"\1"]
+    with pytest.raises(InvalidArgument, match=rf"x={value!r} does not fit bool \(give a bool\)"):
+        flag.pack([value])
 
 
 def test_a_struct_without_members_takes_a_byte() -> None:

@@ -76,6 +76,8 @@ def test_no_literal(value: Any) -> None:
         pytest.param({"context": Thawed()}, InvalidArgument, "frozen", id="mutable"),
         pytest.param({"context": {"factor": 1}}, InvalidArgument, "holds a dict", id="a dict"),
         pytest.param({"context": Holder([1])}, InvalidArgument, "holds a list", id="a list"),
+        pytest.param({"entry": "demo::scale"}, InvalidArgument, "as C has them", id="a namespace"),
+        pytest.param({"entry": ""}, InvalidArgument, "entry=''", id="no name"),
         pytest.param({"context": Holder({1})}, InvalidArgument, "holds a set", id="no fixed order"),
     ],
 )
@@ -98,6 +100,42 @@ def test_bad_template(template: str, message: str, demo_copy: Path) -> None:
         render.render(spec(package="demo_copy"))
     assert "demo_copy:templates/scale.cu.jinja" in str(raised.value)
     assert "dtype, unroll, factor, uses_bf16" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param('extern "C" __global__ void scaled(P p) {}', id="a name that begins alike"),
+        pytest.param('// extern "C" __global__ void scale(P p) {}', id="in a comment"),
+        pytest.param("__global__ void scale(P p) {}", id="a name that C++ mangles"),
+        pytest.param(
+            'extern "C" __global__ void other(P p) { scale(p); } void scale(P);', id="not a kernel"
+        ),
+    ],
+)
+def test_template_without_the_entry(text: str, demo_copy: Path) -> None:
+    (demo_copy / "templates/scale.cu.jinja").write_text(text)
+    message = (
+        r"demo_copy:templates/scale.cu.jinja: .* called 'scale'; write \{\{ entry \}\}\(\.\.\.\)"
+    )
+    with pytest.raises(InvalidArgument, match=message):
+        spec(package="demo_copy").source()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            'extern "C" __global__ void __launch_bounds__(9, 2)\n// of p; {}\n{{ entry }}(P p) {}',
+            id="bounds and a comment between",
+        ),
+        pytest.param('extern "C" {\n__global__ void scale (P p) {}\n}', id="a block of C"),
+    ],
+)
+def test_template_with_the_entry(text: str, demo_copy: Path) -> None:
+    (demo_copy / "templates/scale.cu.jinja").write_text(text)
+    assert spec(package="demo_copy").source().endswith(text.replace("{{ entry }}", "scale"))
 
 
 def test_banner_is_one_comment() -> None:
@@ -134,10 +172,11 @@ class Inner:
 def test_what_a_template_sees(
     context: Any, template: str, text: str | None, demo_copy: Path
 ) -> None:
-    (demo_copy / "templates/scale.cu.jinja").write_text(template)
+    kernel_text = 'extern "C" __global__ void scale() {}\n'
+    (demo_copy / "templates/scale.cu.jinja").write_text(kernel_text + template)
     kernel = dataclasses.replace(spec(package="demo_copy"), context=context)
     if text is not None:
-        assert render.render(kernel) == text
+        assert render.render(kernel) == kernel_text + text
     else:
         with pytest.raises(InvalidArgument, match="area"):
             render.render(kernel)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from attnhub.errors import InvalidArgument
-from attnhub.jit import Cache, CompileError, compilers
+from attnhub.jit import Cache, CompileError, KernelSpec, LoadedKernel, compilers
 from attnhub.jit.errors import DriverError
 from attnhub.kernels import load
 from tests.jit import fake_driver
@@ -92,6 +94,41 @@ def test_a_failure_reaches_all_who_wait_and_is_not_remembered(
         assert list(pool.map(try_it, range(4))) == ["failed"] * 4
     _compile_with(fake, monkeypatch)
     assert load.kernel(spec(2.0)).spec == spec(2.0)
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("ask", [load.kernel, lambda spec: load.kernels([spec])[0]])
+def test_an_interrupted_thread_does_not_take_the_others_along(
+    ask: Callable[[KernelSpec], LoadedKernel],
+    interrupt: type[BaseException],
+    fake: FakeCompiler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits, compiles = threading.Event(), load.compile_kernels
+
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(load, "compile_kernels", compiles)
+        waits.wait(30)
+        raise interrupt
+
+    class Telling(Future[Any]):
+        """Says that somebody waits for it."""
+
+        def result(self, timeout: float | None = None) -> Any:
+            waits.set()
+            return super().result(timeout)
+
+    monkeypatch.setattr(load, "compile_kernels", interrupted)
+    monkeypatch.setattr(load, "Future", Telling)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(load.kernel, spec())
+        while not load._loaded:
+            time.sleep(0.001)
+        others = pool.submit(ask, spec())
+        with pytest.raises(interrupt):
+            first.result()
+        assert others.result().spec == spec()
+    assert fake.built() == ["2.0"]
 
 
 def test_a_driver_that_refuses_a_kernel_keeps_the_others(

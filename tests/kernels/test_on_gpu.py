@@ -14,7 +14,7 @@ from torch import Tensor
 from attnhub.core.env import environment
 from attnhub.errors import InvalidArgument
 from attnhub.jit import Launcher
-from attnhub.jit.errors import DriverError
+from attnhub.jit.errors import DriverError, LaunchError
 from attnhub.kernels import load
 from attnhub.plugin import Cache, LoadedKernel, arch, compile_kernels, kernel, stream, tensor_map
 from tests.kernels import launch as kernels
@@ -169,17 +169,18 @@ def test_ctas_per_sm() -> None:
     limit = torch.cuda.get_device_properties(0).shared_memory_per_block_optin
     assert loaded.ctas_per_sm(0, block=BLOCK) > 1
     assert loaded.ctas_per_sm(0, block=BLOCK, smem=limit) == 1
-    with pytest.raises(InvalidArgument, match=f"smem={limit + 1}: .* give 0 to {limit}"):
+    with pytest.raises(LaunchError, match=f"smem={limit + 1}: .* give 0 to {limit}"):
         loaded.launcher(0, block=BLOCK, smem=limit + 1)
-    with pytest.raises(InvalidArgument, match=f"block=256: .* takes 1 to {BLOCK} threads"):
+    with pytest.raises(LaunchError, match=f"block=256: .* takes 1 to {BLOCK} threads"):
         loaded.launcher(0, block=256)
 
 
 def test_the_driver_tells_the_size_of_parameters(tmp_path: Path) -> None:
     spec = kernels.scale(arch(DEVICE))
     [cubin] = compile_kernels([spec], cache=Cache(tmp_path))
-    with pytest.raises(InvalidArgument, match=r"a parameter of 56 bytes, but .* struct of 16"):
-        LoadedKernel(cubin.image, dataclasses.replace(spec, params=kernels.PASS))
+    loaded = LoadedKernel(cubin.image, dataclasses.replace(spec, params=kernels.PASS))
+    with pytest.raises(LaunchError, match=r"a parameter of 56 bytes, but .* struct of 16"):
+        loaded.launcher(0, block=BLOCK)
     with pytest.raises(DriverError, match='no such extern "C" symbol'):
         LoadedKernel(cubin.image, dataclasses.replace(spec, entry="absent"))
 

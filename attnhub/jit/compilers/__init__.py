@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from attnhub.core.env import environment
 from attnhub.errors import UnknownName
 from attnhub.jit.errors import NoCompiler
 from attnhub.jit.spec import KernelSpec
@@ -109,17 +110,22 @@ def _search(name: str, cuda_home: str) -> Finding:
     return finding
 
 
-def discover(cuda_home: str = "") -> tuple[Finding, ...]:
+def discover(cuda_home: str | None = None) -> tuple[Finding, ...]:
     """Every compiler of this machine, as ``attnhub doctor`` shows it; looked for once a process.
 
     Args:
-        cuda_home: the toolkit that the user names (``CUDA_HOME``); empty for none.
+        cuda_home: the toolkit to look at first, empty for none; by default what ``CUDA_HOME`` says.
     """
-    return tuple(_search(name, cuda_home) for name in NAMES)
+    home = environment().cuda_home if cuda_home is None else cuda_home
+    return tuple(_search(name, home) for name in NAMES)
 
 
-def choose(prefer: str = "", cuda_home: str = "") -> Compiler:
+def choose(prefer: str = "", cuda_home: str | None = None) -> Compiler:
     """The first usable compiler, or the one called ``prefer``; looks no further than needed.
+
+    Args:
+        prefer: ``"nvrtc"`` or ``"nvcc"``.
+        cuda_home: as :func:`discover` takes it.
 
     Raises:
         NoCompiler: there is none; the message says what to install.
@@ -127,9 +133,10 @@ def choose(prefer: str = "", cuda_home: str = "") -> Compiler:
     """
     if prefer and prefer not in NAMES:
         raise UnknownName("compiler", prefer, NAMES)
+    home = environment().cuda_home if cuda_home is None else cuda_home
     reasons = {}
     for name in (prefer,) if prefer else NAMES:
-        finding = _search(name, cuda_home)
+        finding = _search(name, home)
         if finding.compiler is not None:
             return finding.compiler
         reasons[name] = finding.why

@@ -13,9 +13,17 @@ import torch
 from torch import Tensor
 
 from attnhub.errors import InvalidArgument
-from attnhub.plugin import Backend, Device, KernelSpec, describe, hookimpl
+from attnhub.plugin import Backend, Device, KernelSpec, LaunchError, describe, hookimpl
 from attnhub.testing.emulator.kernel import EmulatedKernel, Launch
 from attnhub.testing.emulator.params import as_pointee
+
+_KIB = 1024
+#: KiB of shared memory that a CTA may have, by the first compute capability of which that is true.
+_CTA_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99}
+#: From here on an SM keeps one more for itself, for each CTA.
+_FIRST_THAT_KEEPS = 80
+_MAX_THREADS = 1024
+_MAX_CLUSTER, _FIRST_WITH_CLUSTERS = 16, 90
 
 _kernel = functools.cache(EmulatedKernel.from_spec)
 
@@ -25,14 +33,16 @@ class EmulatedGpu:
     """Stands for a GPU and its driver: while it is installed, it is the device "cpu".
 
     ``attnhub.plugin.kernel`` then gives kernels that run in the emulator, so that a planner, its
-    plans and the public API above them can be tested without a GPU. The fixture ``emulated_gpu``
-    installs one for a test. A kernel may touch every tensor whose address was taken, from there to
+    plans and the public API above them can be tested without a GPU. Launches that a GPU of its
+    compute capability refuses are refused here too. The fixture ``emulated_gpu`` installs one for a
+    test. A kernel may touch every tensor whose address was taken, from there to
     the tensor's end.
 
     Args:
         sm: the compute capability that kernels are made for.
         num_sms: SMs that host sides see.
-        ctas_per_sm: CTAs of any kernel that one of them holds.
+        ctas_per_sm: CTAs of any kernel that one of them holds, fewer where their shared memory
+            leaves no room.
         seed: of the schedule, as in :class:`Launch`.
 
     Example:
@@ -89,6 +99,16 @@ class EmulatedGpu:
         ]
         return _Plugin(found)
 
+    @property
+    def smem_of_cta(self) -> int:
+        """Bytes of shared memory that a CTA may have."""
+        return _CTA_KIB[max(sm for sm in _CTA_KIB if sm <= self.sm)] * _KIB
+
+    def room_for(self, smem: int) -> int:
+        """How many CTAs with so much shared memory each an SM holds."""
+        kept = _KIB if self.sm >= _FIRST_THAT_KEEPS else 0
+        return min(self.ctas_per_sm, (self.smem_of_cta + kept) // max(smem + kept, 1))
+
     def launch(self, spec: KernelSpec, shape: Launch, values: tuple[Any, ...]) -> None:
         """Run a kernel to its end."""
         self.launches.append((spec.name, shape))
@@ -130,11 +150,23 @@ class _Loaded:
     spec: KernelSpec
 
     def ctas_per_sm(self, device: int, *, block: int, smem: int = 0) -> int:
-        return self.gpu.ctas_per_sm
+        self.launcher(device, block=block, smem=smem)
+        return self.gpu.room_for(smem)
 
     def launcher(
         self, device: int, *, block: int, smem: int = 0, cluster: int = 1, pdl: bool = False
     ) -> _Launcher:
+        gpu = self.gpu
+        largest = _MAX_CLUSTER if gpu.sm >= _FIRST_WITH_CLUSTERS else 1
+        for name, value, low, high in (
+            ("block", block, 1, _MAX_THREADS),
+            ("smem", smem, 0, gpu.smem_of_cta),
+            ("cluster", cluster, 1, largest),
+        ):
+            if not low <= value <= high:
+                raise LaunchError(
+                    f"{name}={value}: {self.spec} on a GPU of sm_{gpu.sm} takes {low} to {high}"
+                )
         shape = Launch(block=block, smem=smem, cluster=1, seed=self.gpu.seed)
         return _Launcher(self.gpu, self.spec, shape, cluster)
 
@@ -150,6 +182,9 @@ class _Launcher:
     bound: tuple[Any, ...] = ()
 
     def bind(self, *last: Any) -> _Launcher:
+        params = self.spec.params
+        if told := params.misfit(last, max(len(params.fields) - len(last), 0)):
+            raise LaunchError(f"{self.spec}: {told}")
         return replace(self, bound=last)
 
     def __call__(self, grid: int | tuple[int, int, int], stream: int, *values: Any) -> None:
