@@ -13,6 +13,9 @@ from attnhub.cli import output
 if TYPE_CHECKING:
     from attnhub.jit import Cache, Entry
 
+#: Digits of a key that tell kernels of one name apart.
+_KEY = 8
+
 cache = typer.Typer(name="cache", help="The compiled kernels kept on this machine.")
 
 
@@ -33,13 +36,15 @@ def list_kernels(as_json: output.Json = False) -> None:
         output.document({"folder": str(found.home), "kernels": list(map(_facts, entries))})
         return
     grid = output.Grid(
-        title=str(found.home), header=("kernel", "arch", "compiler", "built in", "size", "unused")
+        title=str(found.home),
+        header=("kernel", "key", "arch", "compiler", "built in", "size", "unused"),
     )
     for e in entries:
         unused = f"{(time.time() - e.used) / 86400:.1f} days"
-        grid.add(e.name, e.arch, e.compiler, f"{e.seconds:.2f} s", _size(e.bytes), unused)
+        key, seconds = e.key[:_KEY], f"{e.seconds:.2f} s"
+        grid.add(e.name, key, e.arch, e.compiler, seconds, _size(e.bytes), unused)
     grid.show()
-    output.line(f"{len(entries)} kernels, {_size(sum(e.bytes for e in entries))}")
+    output.line(f"{output.counted(len(entries), 'kernel')}, {_size(sum(e.bytes for e in entries))}")
 
 
 @cache.command()
@@ -58,7 +63,8 @@ def prune(
     if as_json:
         output.document({"removed": list(map(_facts, removed))})
         return
-    output.line(f"removed {len(removed)} kernels, {_size(sum(e.bytes for e in removed))}")
+    size = _size(sum(e.bytes for e in removed))
+    output.line(f"removed {output.counted(len(removed), 'kernel')}, {size}")
 
 
 def _facts(entry: Entry) -> dict[str, Any]:

@@ -28,6 +28,11 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things: ``"1 kernel"``, ``"2 kernels"``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def document(data: Any) -> None:
     """Print ``data`` as JSON."""
     typer.echo(json.dumps(data, indent=2))

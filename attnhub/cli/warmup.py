@@ -100,11 +100,15 @@ def warmup(
         raise typer.Exit(1) from None
     if out is not None:
         _export(made, out)
+    faults = [bool(need.fault) for group in found.values() for need in group]
     if as_json:
         output.document(_document(found, made, out))
-    else:
+    elif made.cubins:
         _summarise(made, out)
-    if any(need.fault for group in found.values() for need in group):
+    elif not any(faults):
+        output.line("no kernels are needed")
+    if any(faults):
+        output.note(f"error: {sum(faults)} of {output.counted(len(faults), 'call')} failed")
         raise typer.Exit(1)
 
 
@@ -179,15 +183,12 @@ def _show(needs: list[Need], device: Device) -> None:
 
 
 def _summarise(made: _Made, out: Path | None) -> None:
-    if not made.cubins:
-        output.line("no kernels are needed")
-        return
     counts: Counter[str] = Counter(cubin.origin for cubin in made.cubins)
     told = ", ".join(f"{counts[o]} {text}" for o, text in _ORIGINS.items() if counts[o])
     compilers = {c.compiler.partition("-")[0] for c in made.cubins if c.origin == "built"}
     by = f" by {', '.join(sorted(compilers))}" if compilers else ""
     spent = f"{made.spent.seconds:.1f} s, {made.spent.cpu_seconds:.1f} CPU s{by}"
-    output.line(f"{len(made.cubins)} kernels: {told}; {spent}")
+    output.line(f"{output.counted(len(made.cubins), 'kernel')}: {told}; {spent}")
     if counts["prebuilt"] < len(made.cubins):
         output.line(f"kernels are kept in {made.cache}")
     if out is not None:

@@ -179,14 +179,13 @@ def environment(device: torch.device | str | None = None, *, commit: str = "") -
     """Return the facts of this machine and this checkout.
 
     ``device`` is what is measured: default the current GPU, or the CPU where there is none.
-    ``commit`` is for a tree that came without its history: where git knows, it knows better.
+    ``commit`` is for a tree that came without its history, or with another one.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    known = _commit(Path(__file__))
     return Environment(
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         versions=_versions(),
-        commit=commit if commit and known == "unknown" else known,
+        commit=commit or _commit(Path(__file__)),
         date=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 

@@ -131,6 +131,7 @@ def test_workloads_run(name: str) -> None:
             assert_close(run(), expected(name, x))
 
 
+@pytest.mark.usefixtures("isolated_registry")
 def test_problem_tells_work() -> None:
     decision = attnhub.explain(
         "activation.silu_and_mul", device="h200", dtype="bfloat16", hidden=14336, tokens=8192

@@ -343,7 +343,7 @@ def test_a_watched_registry_sees_every_choice_and_leaves_no_trace(install: Insta
     assert discovery.default() is before
 
 
-@pytest.mark.parametrize(("found", "kept"), [("unknown", "abc123"), ("fff000", "fff000")])
+@pytest.mark.parametrize(("found", "kept"), [("unknown", "abc123"), ("fff000", "abc123")])
 def test_the_commit_of_a_tree_without_history_can_be_said(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: str, kept: str
 ) -> None:

@@ -31,13 +31,13 @@ def test_list_prints_every_kernel_and_the_size(cli: Cli, kernels: Cache) -> None
     assert found["folder"] == str(kernels.home)
     assert [(k["name"], k["bytes"]) for k in found["kernels"]] == [("small", 1000), ("large", 2000)]
     text = cli("cache", "list").out
-    assert "nvrtc-13.0" in text
+    assert "small   smallsma  sm_90a  nvrtc-13.0" in text
     assert text.endswith("2 kernels, 3.0 kB\n")
 
 
 def test_prune_keeps_what_was_used_last(cli: Cli, kernels: Cache) -> None:
     assert cli("cache", "prune").out == "removed 0 kernels, 0.0 kB\n"
-    assert cli("cache", "prune", "--max-mb", "0.002").out == "removed 1 kernels, 1.0 kB\n"
+    assert cli("cache", "prune", "--max-mb", "0.002").out == "removed 1 kernel, 1.0 kB\n"
     assert [e.name for e in kernels.entries()] == ["large"]
     removed = cli("cache", "prune", "--unused-days", "0", "--json").json["removed"]
     assert [e["name"] for e in removed] == ["large"]

@@ -163,9 +163,13 @@ def test_what_nobody_serves_and_what_breaks_do_not_stop_the_rest(
     faults = [p["fault"] for p in result.json["problems"]]
     assert faults == ["RuntimeError: no such kernel", ""]
     assert here.built() == ["4096.5", "0.5"]
+    assert result.err == "error: 1 of 2 calls failed\n"
     refused = cli("warmup", file, "--device", "sm_75", "--backend", "quick")
     assert refused.code == 1
     assert "no backend fits; quick: sm is 75, needs >= 80; reference: " in refused.out
+    # That none are needed is not known.
+    assert "no kernels" not in refused.out
+    assert refused.err == "error: 2 of 2 calls failed\n"
 
 
 def test_output_is_all_that_another_machine_needs(

@@ -214,6 +214,7 @@ def test_workloads_run() -> None:
             assert bool(y.isfinite().all())
 
 
+@pytest.mark.usefixtures("isolated_registry")
 def test_problem_tells_work() -> None:
     facts = {"dtype": "bfloat16", "k": 64, "n": 32}
     work = SegmentGemmProblem.of("h200", **facts, batch=4, tokens=16).work()

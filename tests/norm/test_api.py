@@ -256,6 +256,7 @@ def test_workloads_compute_their_op(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert len(small) == 2
 
 
+@pytest.mark.usefixtures("isolated_registry")
 @pytest.mark.parametrize("name", ["rmsnorm", "fused_add_rmsnorm", "layernorm"])
 def test_explain_needs_no_tensors(name: str) -> None:
     decision = attnhub.explain(f"norm.{name}", device="h200", dtype="bfloat16", hidden=4096)

@@ -130,6 +130,7 @@ def problem_of(cls: Callable[..., Any], **facts: Any) -> Any:
     return cls.of("h200", dtype="bfloat16", page_size=16, **facts)
 
 
+@pytest.mark.usefixtures("isolated_registry")
 def test_problems_tell_work() -> None:
     kv = problem_of(
         AppendPagedKVProblem, num_kv_heads=8, head_dim_qk=128, head_dim_vo=64, tokens=32

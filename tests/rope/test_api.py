@@ -315,6 +315,7 @@ def test_rotation_reads_back_from_its_text() -> None:
         assert api._parsed(rope.to_json()) == rope
 
 
+@pytest.mark.usefixtures("isolated_registry")
 def test_problem_knows_the_rotation() -> None:
     rope = Rope(theta=5e5, rotary_dim=64, scaling=LLAMA3)
     sizes = {"dtype": "bfloat16", "num_qo_heads": 32, "num_kv_heads": 8, "head_dim": 128}

@@ -139,8 +139,12 @@ class EmulatedKernel:
         theirs = list((ctypes.c_uint64 * len(ours)).in_dll(self._loaded, "attnhub_params_layout"))
         if ours != theirs:
             pairs = zip([*names, "the end"], ours, theirs, strict=True)
-            differ = next(name for name, mine, real in pairs if mine != real)
-            raise InvalidArgument(f"params of {kernel} do not match its source at {differ!r}")
+            name, mine, real = next(pair for pair in pairs if pair[1] != pair[2])
+            raise InvalidArgument(
+                f"params of {kernel} do not match its source at {name!r}: it is at byte {mine} of "
+                f"params, and at byte {real} of the source's struct; list its members in order, "
+                "each with its type"
+            )
 
     @classmethod
     def from_spec(cls, spec: KernelSpec) -> EmulatedKernel:

@@ -61,7 +61,7 @@ def _attention() -> Backend:
                 ),
             ),
         ),
-        cost=Efficiency(compute=0.3, memory=0.7, overhead_us=5),
+        cost=Efficiency(compute=0.34, memory=0.9, overhead_us=6, measured_on="H200"),
         load="attnhub_fa2_cuda.attention:attention",
         probe=_PROBE,
     )
@@ -83,7 +83,7 @@ def _merge(name: str, **more: Constraint) -> Backend:
                 **more,
             },
         ),
-        cost=Efficiency(compute=0.03, memory=0.85, overhead_us=3),
+        cost=Efficiency(compute=0.03, memory=0.86, overhead_us=2, measured_on="H200"),
         load=f"attnhub_fa2_cuda.merge:{name}",
         probe=_PROBE,
     )
