@@ -16,7 +16,7 @@ Place = tuple[int, ...]
 
 # NOTE: on an H200 every one of these ends in an illegal instruction at its TMA load, which is not
 # explained yet. test_hopper.py, test_clusters.py and tests/kernels/test_on_gpu.py load boxes there
-# by the same wrapper; the kernels here read coordinates from memory, and the elements are integers.
+# by the same wrapper. The kernels here read coordinates from memory, and elements are integers.
 MACHINES = [
     HOPPER_MACHINES[0],
     pytest.param(

@@ -95,8 +95,8 @@ def test_no_public_function_swallows_keywords() -> None:
         for _, function in public_callables()
         if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
     }
-    # Facts of a problem: each is checked against the fields of the op. To `assuming` the author of an
-    # op gives the sizes of a problem by names of the author's own.
+    # Facts of a problem: each is checked against the fields of the op. To `assuming` the author of
+    # an op gives sizes by names of the author's own.
     assert open_ended == {"explain", "Problem.of", "assuming"}
     with pytest.raises(UnknownName, match="did you mean 'page_size'"):
         attnhub.explain("mla", device="cpu", num_heads=4, dtype="float32", page_sizes=4)
