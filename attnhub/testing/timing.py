@@ -22,6 +22,10 @@ from attnhub.errors import InvalidArgument
 Launch = Callable[[], object]
 InputSets = Sequence[tuple[object, ...]]
 
+#: What to read before each launch on CUDA: several times the largest L2, and long enough to hide
+#: the host time of the launch that follows.
+CLEAR_BYTES = 256 << 20
+
 _GRAPH_LAUNCHES = 20
 _MAX_REPEATS = 10_000
 _now_ns = time.perf_counter_ns

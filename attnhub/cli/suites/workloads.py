@@ -21,11 +21,8 @@ from attnhub.core.workload import Workload
 from attnhub.errors import DispatchError, PluginError
 from attnhub.plugin import hookimpl
 from attnhub.testing.results import Environment, Row
-from attnhub.testing.timing import Timing, compare_peers
+from attnhub.testing.timing import CLEAR_BYTES, Timing, compare_peers
 
-#: Read before each launch on CUDA: several times the largest L2, and long enough to hide the
-#: host time of the launch that follows.
-_CLEAR_BYTES = 256 << 20
 _SEED = 0
 
 
@@ -75,7 +72,7 @@ def rows(
         measured = compare_peers(
             calls,
             device=settings.device,
-            clear_l2_bytes=_CLEAR_BYTES if settings.device != "cpu" else 0,
+            clear_l2_bytes=CLEAR_BYTES if settings.device != "cpu" else 0,
         )
     case = f"{workload.name} ({backend})"
     return _rows(op, case, measured.timings, here, workload, ceiling)

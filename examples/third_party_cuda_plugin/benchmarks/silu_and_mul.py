@@ -1,6 +1,7 @@
 """silu_and_mul: the share of a copy's bandwidth, beside PyTorch; microseconds where rows are few.
 
     python examples/third_party_cuda_plugin/benchmarks/silu_and_mul.py [--device cuda:0] [--out DIR]
+        [--commit HASH]
 
 Peers in the same run: the reference backend, and the two operations of PyTorch that a model without
 AttnHub would call, which round the gate to 16 bits in between.
@@ -8,21 +9,18 @@ AttnHub would call, which round the gate to 16 bits in between.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 import attnhub
 from attnhub.activation import silu_and_mul
-from attnhub.testing import report, results
+from attnhub.testing import results, script
 from attnhub.testing.generators import seeded
-from attnhub.testing.timing import compare_peers, copy_ceiling, host_overhead
+from attnhub.testing.timing import CLEAR_BYTES, compare_peers, copy_ceiling, host_overhead
 
 SUITE = "swiglu"
-CLEAR_BYTES = 256 << 20  # several times the largest L2
 Call = Callable[[], object]
 
 
@@ -97,21 +95,11 @@ def measure(size: Size, here: results.Environment, device: torch.device) -> list
     ]
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Measure and print; write, if there is a folder to write to."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args(arguments)
-    device = torch.device(options.device)
-    here = results.environment(device)
-    sizes = GPU_SIZES if device.type == "cuda" else CPU_SIZES
-    rows = [row for size in sizes for row in measure(size, here, device)]
-    print(report.text(rows))
-    if options.out:
-        for file in results.write(rows, options.out):
-            print(f"wrote {file}")
+def every_row(device: torch.device, here: results.Environment) -> Iterator[results.Row]:
+    """Those of each size."""
+    for size in GPU_SIZES if device.type == "cuda" else CPU_SIZES:
+        yield from measure(size, here, device)
 
 
 if __name__ == "__main__":
-    main()
+    script.run(every_row, __doc__)

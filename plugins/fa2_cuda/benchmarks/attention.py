@@ -14,7 +14,6 @@ it, so launches overlap and decode is judged by it too.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -26,15 +25,14 @@ from torch import Tensor
 
 from attnhub import Variant
 from attnhub.attn import BatchAttention, GraphLimits, Paged, PagedKV, Ragged, RaggedKV
-from attnhub.testing import report, results
+from attnhub.testing import results, script
 from attnhub.testing.compare import assert_close
 from attnhub.testing.generators import PageTable, indptr, lengths, page_table, seeded
-from attnhub.testing.timing import Timing, compare_peers, copy_ceiling, matmul_ceiling
+from attnhub.testing.timing import CLEAR_BYTES, Timing, compare_peers, copy_ceiling, matmul_ceiling
 
 SUITE = "fa2-cuda-attention"
 HEAD_DIM = 128
 DTYPE = torch.bfloat16
-CLEAR_BYTES = 256 << 20  # several times the largest L2, for either clock
 MIN_LAYERS = 4
 
 #: K and V: (K, V) of ragged rows, or one paged cache.
@@ -328,25 +326,19 @@ def measure(
     return rows
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Check, measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    default = "cuda:0" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=default)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--commit", default="", help="where the tree came without its history")
-    options = parser.parse_args(arguments)
-    device = torch.device(options.device)
+def every_row(device: torch.device, here: results.Environment) -> Iterator[results.Row]:
+    """Those of each case, once all of them have been checked."""
     cases = GPU_CASES if device.type == "cuda" else CPU_CASES
     for case in cases:
         check(case, device)
-    here, ceilings = results.environment(device, commit=options.commit), Ceilings(device)
-    rows = []
+    ceilings = Ceilings(device)
     for case in cases:
-        rows += measure(case, here, device, ceilings)
-    print(report.text(rows))
-    for file in results.write(rows, options.out):
-        print(f"wrote {file}")
+        yield from measure(case, here, device, ceilings)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Check, measure, print and write."""
+    script.run(every_row, __doc__, out=Path("benchmarks/results"), arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ whose LSEs are logarithms to base 2 but which moves the same bytes.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +18,11 @@ from torch import Tensor
 
 import attnhub
 from attnhub import cascade
-from attnhub.testing import report, results
+from attnhub.testing import results, script
 from attnhub.testing.generators import seeded
-from attnhub.testing.timing import compare_peers, copy_ceiling, host_overhead
+from attnhub.testing.timing import CLEAR_BYTES, compare_peers, copy_ceiling, host_overhead
 
 SUITE = "merge"
-CLEAR_BYTES = 256 << 20  # several times the largest L2
 Call = Callable[[], object]
 
 
@@ -131,22 +129,15 @@ def measure(size: Size, here: results.Environment, device: torch.device) -> list
     return rows
 
 
+def every_row(device: torch.device, here: results.Environment) -> Iterator[results.Row]:
+    """Those of each size."""
+    for size in GPU_SIZES if device.type == "cuda" else CPU_SIZES:
+        yield from measure(size, here, device)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    default = "cuda:0" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=default)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--commit", default="", help="where the tree came without its history")
-    options = parser.parse_args(arguments)
-    device = torch.device(options.device)
-    here = results.environment(device, commit=options.commit)
-    rows = []
-    for size in GPU_SIZES if device.type == "cuda" else CPU_SIZES:
-        rows += measure(size, here, device)
-    print(report.text(rows))
-    for file in results.write(rows, options.out):
-        print(f"wrote {file}")
+    script.run(every_row, __doc__, out=Path("benchmarks/results"), arguments=arguments)
 
 
 if __name__ == "__main__":
