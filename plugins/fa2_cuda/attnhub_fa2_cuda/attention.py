@@ -111,20 +111,11 @@ class _TileRun:
             *self._heads,
         )
 
-    def plan(self, qo_indptr: Tensor, kv: _DeviceKV) -> None:
-        """Have the device cut up a batch."""
-        self._work.plan(qo_indptr, kv.indptr, last_page_len=kv.last_page_len)
+    def plan(self, qo_indptr: Tensor, kv_indptr: Tensor, last_page_len: Tensor | None) -> None:
+        """Have the device cut up a batch, whose metadata lie there."""
+        self._work.plan(qo_indptr, kv_indptr, last_page_len=last_page_len)
         if self._work.schedule(0) is not self._schedule:  # it has grown
             self._bind()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DeviceKV:
-    """Metadata of K and V on the device."""
-
-    indptr: Tensor
-    indices: Tensor | None = None
-    last_page_len: Tensor | None = None
 
 
 class AttentionPlan:
@@ -158,14 +149,12 @@ class AttentionPlan:
         kv: Any = batch.kv
         pages = (kv.last_page_len, kv.indices) if isinstance(kv, PagedKV) else (None, None)
         # Kept: the kernels read these until the next batch.
-        self._qo_indptr, indptr, last_page_len, indices = self._on_device(
-            batch.qo_indptr, kv.indptr, *pages
-        )
-        self._kv = _DeviceKV(indptr=indptr, indices=indices, last_page_len=last_page_len)
-        run.plan(self._qo_indptr, self._kv)
+        self._metadata = self._on_device(batch.qo_indptr, kv.indptr, *pages)
+        qo_indptr, kv_indptr, last_page_len, indices = self._metadata
+        run.plan(qo_indptr, kv_indptr, last_page_len)
         self._run = run
         self._batch = (
-            self._qo_indptr.data_ptr() + 4 * batch.batch,
+            qo_indptr.data_ptr() + 4 * batch.batch,
             0 if indices is None else indices.data_ptr(),
         )
 

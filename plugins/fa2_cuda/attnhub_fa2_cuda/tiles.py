@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 HEAD_DIM = 128
 _ELEMENT_BYTES = 2
@@ -64,83 +65,66 @@ class Tile:
         return self.ctas_per_sm * (self.smem + 1024) <= per_sm
 
 
+_PREFILL = Tile(
+    name="prefill",
+    tiles_m=2,
+    warps_m=4,
+    warps_n=1,
+    block_n=64,
+    stages=2,
+    ctas_per_sm=2,
+    tile_cost=128,
+    min_piece=256,
+    reason="32 rows a warp, since shared memory cannot feed 16: what ldmatrix reads then "
+    "serves four products. Two CTAs, as one computes its softmax while the other multiplies",
+    measured_on="H200",
+)
+_DECODE = Tile(
+    name="decode",
+    tiles_m=1,
+    warps_m=1,
+    warps_n=4,
+    block_n=64,
+    stages=3,
+    ctas_per_sm=2,
+    tile_cost=64,
+    min_piece=64,
+    reason="the fewest rows that a product has; 64 KB of keys and values in flight a CTA",
+    measured_on="H200",
+)
+
+# What SMs with less shared memory run is guessed from what was measured.
+_smaller = partial(replace, measured_on="")
+
 #: In order of preference; the last one fits every GPU.
 PREFILL = (
-    Tile(
-        name="prefill",
-        tiles_m=2,
-        warps_m=4,
-        warps_n=1,
-        block_n=64,
-        stages=2,
-        ctas_per_sm=2,
-        tile_cost=128,
-        min_piece=256,
-        reason="32 rows a warp, since shared memory cannot feed 16: what ldmatrix reads then "
-        "serves four products. Two CTAs, as one computes its softmax while the other multiplies",
-        measured_on="H200",
-    ),
-    Tile(
+    _PREFILL,
+    _smaller(
+        _PREFILL,
         name="prefill_short_blocks",
-        tiles_m=2,
-        warps_m=4,
-        warps_n=1,
         block_n=32,
-        stages=2,
-        ctas_per_sm=2,
-        tile_cost=128,
-        min_piece=256,
         reason="two CTAs in the 164 KB of an A100's SM",
     ),
-    Tile(
+    _smaller(
+        _PREFILL,
         name="prefill_one_cta",
-        tiles_m=2,
-        warps_m=4,
-        warps_n=1,
-        block_n=64,
-        stages=2,
         ctas_per_sm=1,
-        tile_cost=128,
-        min_piece=256,
         reason="what 100 KB hold: 128 rows and two stages of 64 keys",
     ),
 )
 DECODE = (
-    Tile(
-        name="decode",
-        tiles_m=1,
-        warps_m=1,
-        warps_n=4,
-        block_n=64,
-        stages=3,
-        ctas_per_sm=2,
-        tile_cost=64,
-        min_piece=64,
-        reason="the fewest rows that a product has; 64 KB of keys and values in flight a CTA",
-        measured_on="H200",
-    ),
-    Tile(
+    _DECODE,
+    _smaller(
+        _DECODE,
         name="decode_two_stages",
-        tiles_m=1,
-        warps_m=1,
-        warps_n=4,
-        block_n=64,
         stages=2,
-        ctas_per_sm=2,
-        tile_cost=64,
-        min_piece=64,
         reason="two CTAs in the 164 KB of an A100's SM",
     ),
-    Tile(
+    _smaller(
+        _DECODE,
         name="decode_one_cta",
-        tiles_m=1,
-        warps_m=1,
-        warps_n=4,
-        block_n=64,
         stages=2,
         ctas_per_sm=1,
-        tile_cost=64,
-        min_piece=64,
         reason="what 100 KB hold",
     ),
 )
