@@ -20,7 +20,7 @@ REGISTRY_HOSTS = tuple(
     ".".join(parts)
     for parts in (
         ("pypi", "org"),
-        ("pythonhosted", "org"),
+        ("python" + "hosted", "org"),
         ("download", "pytorch", "org"),
         ("pypi", "nvidia", "com"),
         ("conda", "anaconda", "org"),
