@@ -11,7 +11,8 @@ struct alignas(64) TensorMap {
   unsigned char opaque[128];
 };
 
-// Where a box begins, innermost dimension first, in elements.
+// Where a box begins, innermost dimension first, in elements. The innermost one is at a multiple of
+// 16 bytes, and those of a store are not negative: else the instruction is illegal.
 template <int kRank>
 struct Coordinates {
   static_assert(kRank >= 1 && kRank <= 5, "a tensor map has 1 to 5 dimensions");
@@ -78,7 +79,7 @@ ATTNHUB_DEVICE void tma_load_multicast(u32 to_shared, const TensorMap& map, u32 
 #endif
 }
 
-// Stores a box from shared memory, as part of the next group. Call fence_proxy_async() before it.
+// Stores a box from shared memory, as part of the next group; it may end outside its tensor. Call fence_proxy_async() before it.
 template <int kRank>
 ATTNHUB_DEVICE void tma_store(const TensorMap& map, u32 from_shared, const Coordinates<kRank>& c) {
 #ifdef ATTNHUB_EMULATOR

@@ -40,13 +40,32 @@ struct Box {
   }
 };
 
-Box make_box(const void* map, u32 smem, const int* coordinates, int rank, const char* verb) {
+// Hardware ends either of these in an illegal instruction; seen on an H200, with and without a
+// swizzle, for elements of 1, 2 and 4 bytes.
+void check_coordinates(const Box& box, const char* verb, bool is_store) {
+  const long long byte = box.at[0] * box.map->element_bytes;
+  if (byte % 16 != 0) {
+    fail(Fault::kMisuse,
+         "%s a box at innermost coordinate %lld, byte %lld of a row, which is not a multiple of 16",
+         verb, box.at[0], byte);
+  }
+  for (u32 i = 0; is_store && i < box.map->rank; ++i) {
+    if (box.at[i] >= 0) continue;
+    fail(Fault::kMisuse,
+         "stores a box at coordinate %lld of dimension %u: only loads may begin before a tensor",
+         box.at[i], i);
+  }
+}
+
+Box make_box(const void* map, u32 smem, const int* coordinates, int rank, const char* verb,
+             bool is_store = false) {
   Box box{static_cast<const TensorMapContent*>(map), smem, {}};
   if (int(box.map->rank) != rank) {
     fail(Fault::kMisuse, "gives %d coordinates for a tensor map of %u dimensions", rank,
          box.map->rank);
   }
   for (int i = 0; i < rank; ++i) box.at[i] = coordinates[i];
+  check_coordinates(box, verb, is_store);
   const u32 alignment = box.map->swizzle_bytes == 0 ? 128 : box.map->swizzle_bytes * 8;
   if (smem % alignment != 0) {
     fail(Fault::kMisuse, "%s a box at shared offset %u, which is not a multiple of %u", verb,
@@ -124,7 +143,7 @@ void tma_load_multicast(u32 to, const void* map, u32 mbarrier, const int* coordi
 
 void tma_store(const void* map, u32 from, const int* coordinates, int rank) {
   ATTNHUB_EMULATOR_STEP();
-  const Box box = make_box(map, from, coordinates, rank, "stores");
+  const Box box = make_box(map, from, coordinates, rank, "stores", /*is_store=*/true);
   check_writable(*box.map);
   note_async_read(from, box.num_bytes(), tma_agent(cta().rank), kInFlight);
   self().open_stores.push_back([=] {
