@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
+import io
+import os
 import re
 import sys
 import threading
@@ -18,11 +19,11 @@ from attnhub.core.registry import Registry
 GROUP = "attnhub"
 BUILTIN = "attnhub.backends.manifest"
 
-_MENTION = f"[{GROUP}]"
+_MENTION = f"[{GROUP}]".encode()
 
 #: In a folder's name, what follows that of the project.
 _VERSION = re.compile(r"-\d.*")
-_SUFFIXES = {".dist-info", ".egg-info"}
+_SUFFIXES = {"dist-info", "egg-info"}
 _SEPARATORS = re.compile(r"[-_.]+")
 
 _lock = threading.Lock()
@@ -73,25 +74,41 @@ def _distributions() -> Iterator[metadata.Distribution]:
 def _at(place: str, seen: set[str]) -> Iterator[metadata.Distribution]:
     """The installations in one place of the path."""
     try:
-        inside = list(Path(place).iterdir())
+        with os.scandir(place or os.curdir) as inside:
+            infos = [(entry.path, project) for entry in inside if (project := _project(entry))]
     except OSError:  # an archive, perhaps
         context = metadata.DistributionFinder.Context(path=[place])
         yield from _new(metadata.MetadataPathFinder.find_distributions(context), seen)
         return
-    infos = [(path, path.stem) for path in inside if path.suffix.lower() in _SUFFIXES]
-    if place.lower().endswith(".egg"):
-        infos += [(p, Path(place).stem) for p in inside if p.name.upper() == "EGG-INFO"]
-    for info, name in infos:
-        if _is_first(_VERSION.sub("", name), seen):
-            with contextlib.suppress(OSError, UnicodeError):
-                if _MENTION in (info / "entry_points.txt").read_text(encoding="utf-8"):
-                    yield metadata.Distribution.at(info)
+    for info, project in infos:
+        if _is_first(_VERSION.sub("", project), seen) and _mentions_us(f"{info}/entry_points.txt"):
+            yield metadata.Distribution.at(info)
+
+
+def _project(entry: os.DirEntry[str]) -> str:
+    """Whose metadata a folder holds, and its version, perhaps; empty: it holds none."""
+    stem, _, suffix = entry.name.rpartition(".")
+    if stem and suffix.lower() in _SUFFIXES:
+        return stem
+    if entry.name.upper() != "EGG-INFO":
+        return ""
+    folder = Path(entry.path).parent
+    return folder.stem if folder.suffix.lower() == ".egg" else ""
+
+
+def _mentions_us(file: str) -> bool:
+    # Hundreds of packages are asked: a Path and a buffer for each would cost three times as much.
+    try:
+        with io.FileIO(file) as opened:
+            return _MENTION in opened.read()
+    except OSError:
+        return False
 
 
 def _new(found: Iterable[metadata.Distribution], seen: set[str]) -> Iterator[metadata.Distribution]:
     for distribution in found:
         is_first = _is_first(distribution.metadata["Name"] or "", seen)
-        if is_first and _MENTION in (distribution.read_text("entry_points.txt") or ""):
+        if is_first and _MENTION in (distribution.read_text("entry_points.txt") or "").encode():
             yield distribution
 
 

@@ -1,4 +1,4 @@
-"""What a launch costs the host, beside other ways to launch; and what kernels cost before it.
+"""What a launch costs the host, beside other ways to launch; and compiling kernels at once.
 
     python -m benchmarks.launcher [--out benchmarks/results] [--commit HASH]
 
@@ -9,9 +9,7 @@ that is not installed is left out, with the reason.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,26 +30,12 @@ SUITE = "launcher"
 ROOT = Path(__file__).resolve().parents[2]
 FLOOR = next(iter(CANDIDATES))
 
-#: Of a launch above the bare call, in microseconds, and of the first call, in milliseconds.
-LAUNCH_BUDGET_US, FIRST_CALL_BUDGET_MS = 3.0, 50.0
+#: Of a launch above the bare call.
+LAUNCH_BUDGET_US = 3.0
 
 #: Calls between two synchronisations: far fewer than the driver's queue takes before it blocks.
 BATCH = 50
 ROUNDS = 200
-
-FIRST_CALL = """
-import time, torch
-x = torch.zeros(64, device="cuda:0")
-torch.cuda.synchronize()
-import attnhub
-start = time.perf_counter()
-from attnhub.plugin import arch, kernel, stream
-from benchmarks.launcher import candidates
-launch = kernel(candidates.spec(arch("cuda:0"))).launcher(0, block=32)
-launch(1, stream(0), *[x.data_ptr()] * 6, 1, 2, 3, 4, 0.5, 0.25)
-torch.cuda.synchronize()
-print((time.perf_counter() - start) * 1e3)
-"""
 
 
 def launches(here: Environment) -> Iterator[Row]:
@@ -113,30 +97,6 @@ def _compile(specs: list[candidates.KernelSpec], count: int) -> float:
         return time.perf_counter() - start
 
 
-def first_call(here: Environment) -> Iterator[Row]:
-    """From ``import attnhub`` to the end of a kernel that an earlier process compiled."""
-    with tempfile.TemporaryDirectory() as folder:
-        # The first run fills the cache.
-        _, *found = [_run(FIRST_CALL, folder) for _ in range(6)]
-    ms = statistics.median(found)
-    print(f"first kernel call of a process, warm cache: {ms:.1f} ms above `import attnhub`")
-    share = ms / FIRST_CALL_BUDGET_MS
-    yield here.row(SUITE, "first call, warm cache", "time", ms, "ms", share_of_ceiling=share)
-
-
-def _run(code: str, cache: str) -> float:
-    environment = os.environ | {"ATTNHUB_CACHE_DIR": cache}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=environment,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return float(done.stdout)
-
-
 def main() -> None:
     """Measure all, print, and write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -146,7 +106,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("benchmarks.launcher needs a GPU, and torch finds none here")
     here = results.environment(f"cuda:{DEVICE}", commit=options.commit)
-    rows = [*launches(here), *compilations(here), *first_call(here)]
+    rows = [*launches(here), *compilations(here)]
     print(report.text(rows))
     for file in results.write(rows, options.out):
         print(f"wrote {file}")
