@@ -17,6 +17,7 @@ _EXPORTS = {
     "BlockSparseKV": "attnhub.attn",
     "DTypes": "attnhub.attn",
     "Decision": "attnhub.core.decision",
+    "Functor": "attnhub.variant",
     "GraphLimits": "attnhub.attn",
     "Override": "attnhub.core.options",
     "Paged": "attnhub.attn",
@@ -59,6 +60,7 @@ __all__ = [
     "BlockSparseKV",
     "DTypes",
     "Decision",
+    "Functor",
     "GraphLimits",
     "Override",
     "Paged",
@@ -99,7 +101,7 @@ if TYPE_CHECKING:
     from attnhub.core.decision import Decision
     from attnhub.core.options import Override
     from attnhub.mla import BatchMLA
-    from attnhub.variant import Rope, ScalarParam, TensorParam, Variant
+    from attnhub.variant import Functor, Rope, ScalarParam, TensorParam, Variant
 
 
 def __getattr__(name: str) -> Any:

@@ -85,6 +85,7 @@ class BatchAttention(PlannedBatch):
             "kv_dtype": kv_dtype,
             "out_dtype": out,
             "features": variant.features,
+            "functor": variant.functor is not None,
             "variant": variant,
             "deterministic": deterministic,
         }

@@ -69,6 +69,7 @@ def _problem(
         out_dtype=check.dtype_name(out.dtype),
         mask="none" if mask is None else "bool",
         features=variant.features,
+        functor=variant.functor is not None,
         variant=variant,
     )
 

@@ -103,6 +103,8 @@ class AttentionProblem(Problem):
     features: frozenset[str] = fact(
         domain=tuple(frozenset({name}) for name in FEATURES), default=frozenset()
     )
+    #: hooks by a struct in C++, of which there is no reference: no domain to try it in
+    functor: bool = fact(domain=(False,), default=False)
     #: a custom mask given to plan(): "none", "bool" or "packed"
     mask: str = fact(domain=("none", "bool", "packed"), default="none")
     #: q_offset or k_offset given to plan()
@@ -137,6 +139,7 @@ class AttentionProblem(Problem):
             features = facts["variant"].features
             if facts.setdefault("features", features) != features:
                 raise InvalidArgument("variant and features disagree; give the variant alone")
+            facts.setdefault("functor", facts["variant"].functor is not None)
         return facts
 
     @property

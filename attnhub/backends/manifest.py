@@ -10,6 +10,7 @@ from attnhub.plugin import (
     AnyValue,
     Backend,
     Capability,
+    Constraint,
     Efficiency,
     Estimate,
     MultipleOf,
@@ -158,11 +159,11 @@ _SDPA = Capability(
 )
 
 
-def _request_by_request(op: str, load: str) -> Backend:
+def _request_by_request(op: str, load: str, **accepts: Constraint) -> Backend:
     # Such a loop cannot be captured, so graph mode is for CPUs only.
     sheets = (
-        Capability(complete=True, devices=("cpu",)),
-        Capability(complete=True, devices=("cuda",), accepts={"graph": OneOf(False)}),
+        Capability(complete=True, devices=("cpu",), accepts=accepts),
+        Capability(complete=True, devices=("cuda",), accepts={"graph": OneOf(False), **accepts}),
     )
     return Backend(
         name="reference",
@@ -228,7 +229,9 @@ def _sdpa_cost(problem: Any) -> Estimate:
 
 def _attention() -> list[Backend]:
     return [
-        _request_by_request("attention", "attnhub.backends.reference.attn:attention"),
+        _request_by_request(
+            "attention", "attnhub.backends.reference.attn:attention", functor=OneOf(False)
+        ),
         Backend(
             name="torch_sdpa",
             op="attention",

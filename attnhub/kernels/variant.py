@@ -58,7 +58,9 @@ class VariantCode:
 
 @lru_cache(maxsize=1024)
 def _code(variant: Variant) -> VariantCode:
-    layout = ParamLayout({member(spec): _layout(spec) for spec in variant.params})
+    # A struct that is written by hand calls its members as its functor calls the parameters.
+    names = [spec.name if variant.functor else member(spec) for spec in variant.params]
+    layout = ParamLayout(dict(zip(names, map(_layout, variant.params), strict=True)))
     return VariantCode(source=emit(variant), params=layout, specs=variant.params)
 
 

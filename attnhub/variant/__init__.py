@@ -7,6 +7,7 @@ emitter per target; the torch one is `attnhub.variant.torch_emitter.evaluate`.
 from __future__ import annotations
 
 from attnhub.variant.expr import OPS, Expr, Op
+from attnhub.variant.functor import Functor
 from attnhub.variant.graph import Graph
 from attnhub.variant.params import ParamSpec
 from attnhub.variant.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
@@ -18,6 +19,7 @@ __all__ = [
     "HOOKS",
     "OPS",
     "Expr",
+    "Functor",
     "Graph",
     "LinearScaling",
     "Llama3Scaling",

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from attnhub.variant.expr import Expr, Value
+from attnhub.variant.functor import Functor
 from attnhub.variant.graph import Graph
 from attnhub.variant.params import Kind, ParamSpec
 from attnhub.variant.variant import ALIBI_SLOPES, SINKS, Variant
@@ -148,6 +149,19 @@ struct EmittedVariant : PlainVariant {{
 """
 
 
+_BY_HAND = """\
+{source}
+#include "attnhub/attention/variant.cuh"
+
+{checks}
+namespace attnhub {{
+
+using EmittedVariant = ::{struct};
+
+}}  // namespace attnhub
+"""
+
+
 def emit(variant: Variant) -> str:
     """Return the source of the struct, the same for equal variants in every process.
 
@@ -178,6 +192,8 @@ def emit(variant: Variant) -> str:
         }  // namespace attnhub
         <BLANKLINE>
     """
+    if variant.functor is not None:
+        return _by_hand(variant, variant.functor)
     bodies = {name: body for name in _HOOKS if (body := _body(variant, name))}
     flags = {_HOOKS[name].flag: "true" for name in bodies}
     if not variant.softmax:
@@ -189,6 +205,17 @@ def emit(variant: Variant) -> str:
     ]
     members = "\n".join("".join(f"  {line}\n" for line in block) for block in blocks if block)
     return _TEXT.format(members=members)
+
+
+def _by_hand(variant: Variant, functor: Functor) -> str:
+    """A struct that is given, under the name of one that is emitted; its flags are checked."""
+    flags = {hook.flag: name in functor.hooks for name, hook in _HOOKS.items() if name != "sinks"}
+    flags["kSoftmax"] = variant.softmax
+    checks = "".join(
+        f'static_assert({functor.struct}::{flag} == {str(value).lower()}, "as its Functor says");\n'
+        for flag, value in flags.items()
+    )
+    return _BY_HAND.format(source=functor.source, checks=checks, struct=functor.struct)
 
 
 def member(spec: ParamSpec) -> str:

@@ -12,12 +12,14 @@ from typing import Any
 
 from attnhub.errors import InvalidArgument
 from attnhub.variant.checks import check_bool, check_int, check_positive
+from attnhub.variant.functor import Functor
 from attnhub.variant.graph import Graph
 from attnhub.variant.params import ParamSpec, merge_params
 from attnhub.variant.rope import Rope
 from attnhub.variant.trace import HOOKS, Mod, trace
 
 ALIBI_SLOPES = ParamSpec(name="alibi_slopes", kind="tensor", ndim=1, dtype="float32")
+_WITH_DATA = (Graph, Rope, Functor)
 SINKS = ParamSpec(name="sinks", kind="tensor", ndim=1, dtype="float32")
 
 
@@ -48,6 +50,7 @@ class Variant:
             a kernel can skip what is masked.
         query_mod, key_mod, output_mod: elementwise, (x, b, h, q_idx, d) -> x; a key's are
             (x, b, h_kv, kv_idx, d). d is the channel.
+        functor: all hooks by a struct in CUDA C++, instead of mods, soft cap, ALiBi and sinks.
 
     A mod given as a function is traced here and the field holds its `Graph` (see `trace`), so two
     functions that compute the same make equal variants. A mod must be defined for pairs that are
@@ -82,6 +85,7 @@ class Variant:
     query_mod: Graph | Mod | None = None
     key_mod: Graph | Mod | None = None
     output_mod: Graph | Mod | None = None
+    functor: Functor | None = None
     _params: tuple[ParamSpec, ...] = field(init=False, repr=False, compare=False)
     _text: str = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
@@ -102,6 +106,7 @@ class Variant:
                 "sinks=True with softmax=False: a sink is a term of the softmax denominator; "
                 "drop sinks or keep softmax"
             )
+        self._check_functor()
         for name in HOOKS:
             if (mod := getattr(self, name)) is not None:
                 object.__setattr__(self, name, trace(name, mod))
@@ -112,6 +117,21 @@ class Variant:
         # Torch ops take a variant as text, and a compiler can read an attribute but not make one.
         object.__setattr__(self, "_text", self._to_json())
 
+    def _check_functor(self) -> None:
+        if self.functor is None:
+            return
+        if not isinstance(self.functor, Functor):
+            raise InvalidArgument(
+                f"functor={self.functor!r} is of type {type(self.functor).__name__}; give a "
+                "Functor or None"
+            )
+        names = ("soft_cap", "alibi", "sinks", *HOOKS)
+        twice = [name for name in names if getattr(self, name) not in (None, False)]
+        if twice:
+            raise InvalidArgument(
+                f"functor and {', '.join(twice)}: a functor has all hooks; write these there"
+            )
+
     def __hash__(self) -> int:
         return self._hash
 
@@ -121,11 +141,12 @@ class Variant:
 
     def _named_params(self) -> list[ParamSpec]:
         built_in = [ALIBI_SLOPES] * self.alibi + [SINKS] * self.sinks
-        return [*built_in, *(spec for _, graph in self.hooks for spec in graph.params)]
+        own = () if self.functor is None else self.functor.specs
+        return [*built_in, *own, *(spec for _, graph in self.hooks for spec in graph.params)]
 
     @property
     def params(self) -> tuple[ParamSpec, ...]:
-        """Every run-time parameter: alibi_slopes, sinks, then those of the mods, each once."""
+        """Every run-time parameter: alibi_slopes, sinks, those of a functor or of mods, once."""
         return self._params
 
     @property
@@ -148,13 +169,14 @@ class Variant:
     def features(self) -> frozenset[str]:
         """Names of what differs from plain softmax attention, for capability sheets.
 
-        These are the field names, with "softmax_off" for softmax=False. `scale` is a number, not a
-        feature.
+        These are the field names, with "softmax_off" for softmax=False; for a functor, the mods
+        that it stands for. `scale` is a number, not a feature.
         """
         plain = ("causal", "window", "soft_cap", "alibi", "sinks", "rope")
         used = [name for name in plain if getattr(self, name) not in (None, False)]
         off = [] if self.softmax else ["softmax_off"]
-        return frozenset([*used, *off, *(name for name, _ in self.hooks)])
+        by_hand = () if self.functor is None else self.functor.hooks
+        return frozenset([*used, *off, *by_hand, *(name for name, _ in self.hooks)])
 
     @property
     def digest(self) -> str:
@@ -174,7 +196,7 @@ class Variant:
         for each in _public_fields():
             value = getattr(self, each.name)
             if value != each.default:
-                data[each.name] = value.to_data() if isinstance(value, (Graph, Rope)) else value
+                data[each.name] = value.to_data() if isinstance(value, _WITH_DATA) else value
         return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -191,6 +213,8 @@ class Variant:
                     data[name] = Graph.from_data(value)
                 elif name == "rope":
                     data[name] = Rope.from_data(value)
+                elif name == "functor":
+                    data[name] = Functor.from_data(value)
                 elif name == "window":
                     data[name] = tuple(value)
             return cls(**data)
@@ -213,6 +237,8 @@ class Variant:
         parts += [str(self.rope)] * (self.rope is not None)
         parts += ["no softmax"] * (not self.softmax)
         parts += [f"{name} = {graph}" for name, graph in self.hooks]
+        if self.functor is not None:
+            parts.append(f"functor = {self.functor.struct}")
         return ", ".join(parts) or "plain softmax attention"
 
 
