@@ -17,6 +17,7 @@ from attnhub.plugin import Backend, Device, KernelSpec, LaunchError, describe, h
 from attnhub.testing.emulator.kernel import EmulatedKernel, Launch
 from attnhub.testing.emulator.params import as_pointee
 
+_LOAD = "attnhub.kernels.load"
 _KIB = 1024
 #: KiB of shared memory that a CTA may have, by the first compute capability of which that is true.
 _CTA_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99}
@@ -59,6 +60,19 @@ class EmulatedGpu:
     launches: list[tuple[str, Launch]] = field(default_factory=list)
     # Held, so that no address comes to mean another tensor.
     _tensors: dict[int, Tensor] = field(default_factory=dict)
+    _patches: pytest.MonkeyPatch | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name in ("sm", "num_sms") and getattr(self, "_patches", None) is not None:
+            self._describe()
+
+    def _describe(self) -> None:
+        """Have host sides see what it is now."""
+        assert self._patches is not None
+        cpu = replace(describe("cpu"), num_sms=self.num_sms)
+        self._patches.setattr("attnhub.core.device.CPU", cpu)
+        self._patches.setattr(f"{_LOAD}.describe", lambda device: replace(cpu, sm=self.sm))
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let all that loads and launches kernels do it here."""
@@ -72,15 +86,13 @@ class EmulatedGpu:
         def compiled(specs: Iterable[KernelSpec], **_: Any) -> list[Any]:
             return [SimpleNamespace(spec=spec, image=b"") for spec in specs]
 
-        cpu = replace(describe("cpu"), num_sms=self.num_sms)
-        load = "attnhub.kernels.load"
         monkeypatch.setattr(Tensor, "data_ptr", data_ptr)
-        monkeypatch.setattr(f"{load}._loaded", {})
-        monkeypatch.setattr(f"{load}.compile_kernels", compiled)
-        monkeypatch.setattr(f"{load}.LoadedKernel", lambda image, spec: _Loaded(self, spec))
-        monkeypatch.setattr(f"{load}.describe", lambda device: replace(cpu, sm=self.sm))
-        monkeypatch.setattr(f"{load}.raw_stream", lambda index: 0)
-        monkeypatch.setattr("attnhub.core.device.CPU", cpu)
+        monkeypatch.setattr(f"{_LOAD}._loaded", {})
+        monkeypatch.setattr(f"{_LOAD}.compile_kernels", compiled)
+        monkeypatch.setattr(f"{_LOAD}.LoadedKernel", lambda image, spec: _Loaded(self, spec))
+        monkeypatch.setattr(f"{_LOAD}.raw_stream", lambda index: 0)
+        self._patches = monkeypatch
+        self._describe()
 
     @property
     def device(self) -> Device:
