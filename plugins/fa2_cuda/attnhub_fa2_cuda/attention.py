@@ -1,4 +1,4 @@
-"""``attention``: plans over ragged and paged keys by one persistent kernel for each tile shape."""
+"""``attention``: plans over ragged and paged keys by persistent kernels."""
 
 from __future__ import annotations
 
@@ -17,105 +17,89 @@ from attnhub.plugin import (
     KernelSpec,
     PagedKV,
     Scales,
-    Section,
     Staging,
-    WorkSchedule,
+    VariantCode,
     arch,
-    fast_divisor,
-    kernel,
+    inverse_frequencies,
     kernels,
     plan_spec,
     stream,
 )
-from attnhub_fa2_cuda.kernel import spec
-from attnhub_fa2_cuda.tiles import DECODE, HEAD_DIM, PREFILL, Tile, choose
+from attnhub_fa2_cuda import tiles
+from attnhub_fa2_cuda.blocks import pages_of
+from attnhub_fa2_cuda.kernel import format_of, rotary_dim, spec
+from attnhub_fa2_cuda.masks import MaskOffsets
+from attnhub_fa2_cuda.shares import Heads, Share, ShareRun, page_size_of
 
 _ALIGNMENT = 16  # bytes of one copy
+_ANY = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Heads:
-    """How the query heads of a KV head are packed into the rows of a tile."""
+class Choice:
+    """A kernel that a problem may need: the requests that it takes, by their tile shapes."""
 
-    group: int
-    groups_per_kv: int
+    name: str
+    shares: tuple[Share, ...]
 
-    @classmethod
-    def of(cls, problem: AttentionProblem, tile: Tile) -> _Heads:
-        """All of them, or the largest part that divides them and fits."""
-        whole = problem.group_size
-        group = next(n for n in range(min(whole, tile.rows), 0, -1) if whole % n == 0)
-        return cls(group=group, groups_per_kv=whole // group)
+    def spec(self, problem: AttentionProblem) -> KernelSpec:
+        """The kernel."""
+        return spec(problem, self.name, [share.tile for share in self.shares])
 
-
-def _lanes(groups: int, ctas: int) -> int:
-    """How many groups of heads are a dimension of the grid: what leaves the fewest CTAs idle."""
-    divisors = [n for n in range(1, groups + 1) if groups % n == 0 and n <= ctas]
-    return max(divisors, key=lambda n: (ctas // n * n, n))
+    def smem(self, problem: AttentionProblem) -> int:
+        """Shared memory of a CTA."""
+        return max(share.tile.smem(format_of(problem)) for share in self.shares)
 
 
-class _TileRun:
-    """The schedule, the room for partial results and the launch of one tile shape."""
+class Choices:
+    """The kernels of a problem, and which of them serves a batch.
 
-    def __init__(self, problem: AttentionProblem, tile: Tile, max_batch: int) -> None:
-        device = problem.device
-        heads = _Heads.of(problem, tile)
-        groups = problem.num_kv_heads * heads.groups_per_kv
-        ctas = device.num_sms * tile.ctas_per_sm
-        # Decode streams keys: CTAs that walk the same tokens fetch what lies side by side at about
-        # the same time. Prefill computes, and shares out whole heads for the finer balance.
-        lanes = _lanes(groups, ctas) if tile in DECODE else 1
-        self._section = Section(
-            num_workers=max(ctas // lanes, 1),
-            num_heads=groups // lanes,
-            num_lanes=lanes,
-            tile_tokens=tile.rows // heads.group,
-            tile_cost=tile.tile_cost,
-            kv_block=tile.block_n,
-            min_piece=tile.min_piece,
-            window=problem.variant.band,
+    Requests whose packed rows fit in one tile of decode are ``short``. A batch of both kinds, or
+    one of whose lengths nothing is known, runs in one launch of both tiles if these have as many
+    threads; else by the tile of prefill, which serves any.
+    """
+
+    def __init__(self, problem: AttentionProblem) -> None:
+        form, sm = format_of(problem), problem.device.sm
+        decode, prefill = tiles.decode(form, sm), tiles.prefill(form, sm)
+        #: queries of the longest request that counts as short
+        self.short = decode.rows // Heads.of(problem, decode).group
+        everything = (1, _ANY)
+        short, long = (1, self.short), (self.short + 1, _ANY)
+        # Room for fixed pieces grows with the longest request that a share takes.
+        only_short = short if problem.deterministic else everything
+        self.decode = Choice(
+            name="decode", shares=(Share(tile=decode, is_decode=True, qo_lens=only_short),)
         )
-        page_size = problem.page_size or 1
-        self._work = WorkSchedule(
-            device,
-            [self._section],
-            max_batch=max_batch,
-            page_size=page_size,
-            is_frozen=problem.graph,
+        self.prefill = Choice(
+            name="prefill", shares=(Share(tile=prefill, is_decode=False, qo_lens=everything),)
         )
-        self.grid = self._section.num_workers * lanes
-        rows = self._section.num_slots * lanes * tile.rows
-        where = torch.device(device.type, device.index)
-        self._partial_out = torch.empty(rows, HEAD_DIM, device=where, dtype=torch.float32)
-        self._partial_lse = torch.empty(rows, device=where, dtype=torch.float32)
-        self._page_size = fast_divisor(page_size)
-        self._heads = (
-            problem.num_qo_heads,
-            *fast_divisor(heads.group),
-            heads.groups_per_kv,
-            lanes,
-        )
-        loaded = kernel(spec(problem, tile))
-        self._launcher = loaded.launcher(device.index, block=tile.threads, smem=tile.smem)
-        self._bind()
+        self.mixed = self.prefill
+        if decode.threads == prefill.threads:
+            self.mixed = Choice(
+                name="mixed",
+                shares=(
+                    Share(tile=prefill, is_decode=False, qo_lens=long),
+                    Share(tile=decode, is_decode=True, qo_lens=short),
+                ),
+            )
+        elif problem.deterministic:  # by one tile whatever the batch
+            self.decode = self.prefill
 
-    def _bind(self) -> None:
-        """Pack what stays the same from batch to batch."""
-        self._schedule = self._work.schedule(0)
-        self.launch = self._launcher.bind(
-            *self._page_size,
-            *self._schedule,
-            *self._section.values(),
-            self._partial_out.data_ptr(),
-            self._partial_lse.data_ptr(),
-            *self._heads,
-        )
+    def of(self, longest: int | None, lengths: list[int] | None) -> Choice:
+        """The kernel for a batch whose longest request, or all of whose lengths, may be known."""
+        if longest is not None and longest <= self.short:
+            return self.decode
+        if lengths is None or any(0 < n <= self.short for n in lengths):
+            return self.mixed
+        return self.prefill
 
-    def plan(self, qo_indptr: Tensor, kv_indptr: Tensor, last_page_len: Tensor | None) -> None:
-        """Have the device cut up a batch, whose metadata lie there."""
-        self._work.plan(qo_indptr, kv_indptr, last_page_len=last_page_len)
-        if self._work.schedule(0) is not self._schedule:  # it has grown
-            self._bind()
+    def all(self, problem: AttentionProblem) -> tuple[Choice, ...]:
+        """Those that batches may need. A graph goes on with the one that it was captured with."""
+        if problem.graph:
+            return (self.of(problem.extent.qo_len, None),)
+        found = (self.decode, self.prefill, self.mixed)
+        return tuple({choice.name: choice for choice in found}.values())
 
 
 class AttentionPlan:
@@ -123,45 +107,96 @@ class AttentionPlan:
 
     def __init__(self, problem: AttentionProblem) -> None:
         self._problem = problem
-        device = problem.device
+        device, variant = problem.device, problem.variant
         self._device = torch.device(device.type, device.index)
         self._staging = Staging(self._device)
-        self._runs: dict[str, _TileRun] = {}
-        self._tiles = _tiles(problem)
+        self._runs: dict[str, ShareRun] = {}
+        self._choices = Choices(problem)
         kernels(specs(problem))
+        self._masks = None
+        if problem.mask != "none" and problem.block is None:
+            self._masks = MaskOffsets(
+                self._staging,
+                self._device,
+                page_size=page_size_of(problem),
+                is_packed=problem.mask == "packed",
+                max_batch=problem.extent.batch if problem.graph else None,
+            )
         if problem.graph:  # nothing can be allocated or loaded while a graph is captured
-            self._run_of(self._tiles[0], problem.extent.batch or 1)
-        self._scale = problem.variant.scale or 1.0 / math.sqrt(HEAD_DIM)
-        cap = problem.variant.soft_cap
-        self._variant = () if cap is None else (cap,)
+            [only] = self._choices.all(problem)
+            self._run_of(only, problem.extent.batch or 1, problem.extent.kv_tokens or 0)
+        self._scale = variant.scale or 1.0 / math.sqrt(problem.head_dim_qk)
+        self._code = VariantCode.of(variant)
+        self._rope: tuple[Any, ...] = ()
+        if variant.rope is not None:
+            frequencies, factor = inverse_frequencies(
+                rotary_dim(problem, variant.rope), variant.rope.theta, variant.rope.scaling
+            )
+            self._frequencies = frequencies.to(self._device)
+            self._rope = (self._frequencies.data_ptr(), factor)
+        self._hooks = problem.features & {"query_mod", "key_mod"}
         self._index = device.index
         self._is_nhd = problem.layout == "NHD"
-        self._is_ragged = problem.kv == "ragged"
+        self._kv = problem.kv
+        self._kv_bytes = format_of(problem).kv_bytes
         self._out_bytes = 4 if problem.out_dtype == "float32" else 2
         self._scales: tuple[Scales | None, tuple[Any, ...]] = (None, ())
+        self._strides: tuple[Any, tuple[Any, ...]] = (None, ())
 
     def update(self, batch: AttentionBatch) -> None:
         """Upload what lies on the host, and have the device plan the batch."""
-        tile = self._tiles[0]
-        if len(self._tiles) > 1 and not _is_decode(self._problem, batch.max_qo_len):
-            tile = self._tiles[1]
-        run = self._run_of(tile, max(batch.batch, 1))
         kv: Any = batch.kv
         pages = (kv.last_page_len, kv.indices) if isinstance(kv, PagedKV) else (None, None)
         # Kept: the kernels read these until the next batch.
-        self._metadata = self._on_device(batch.qo_indptr, kv.indptr, *pages)
-        qo_indptr, kv_indptr, last_page_len, indices = self._metadata
+        self._metadata = self._on_device(
+            batch.qo_indptr, kv.indptr, *pages, batch.q_offset, batch.k_offset
+        )
+        qo_indptr, kv_indptr, last_page_len, indices, q_offset, k_offset = self._metadata
+        mask: tuple[Tensor | None, ...] = ()
+        if self._masks is not None:
+            mask = self._masks.update(batch, qo_indptr, kv_indptr, last_page_len)
+        if self._problem.block is not None:
+            rows = pages_of(batch, qo_indptr, self._problem.block, self._device)
+            qo_indptr, kv_indptr = rows.qo_indptr, rows.kv_indptr
+            last_page_len, indices = rows.last_page_len, rows.indices
+            mask = (rows.mask, rows.mask_offsets)
+        self._held = (qo_indptr, indices, mask)
+        run = self._run_for(batch, indices)
         run.plan(qo_indptr, kv_indptr, last_page_len)
         self._run = run
-        self._batch = (
-            qo_indptr.data_ptr() + 4 * batch.batch,
-            0 if indices is None else indices.data_ptr(),
-        )
+        values = [qo_indptr.data_ptr() + 4 * (qo_indptr.numel() - 1), *map(_address, mask)]
+        if self._rope:
+            frequencies, factor = self._rope
+            values += (frequencies, _address(q_offset), _address(k_offset), factor)
+        self._batch = (*values, _address(indices))
 
-    def _run_of(self, tile: Tile, max_batch: int) -> _TileRun:
-        run = self._runs.get(tile.name)
-        if run is None:
-            run = self._runs[tile.name] = _TileRun(self._problem, tile, max_batch)
+    def _run_for(self, batch: AttentionBatch, indices: Tensor | None) -> ShareRun:
+        if self._problem.graph:
+            [only] = self._choices.all(self._problem)
+            return self._runs[only.name]
+        choice = self._choices.of(batch.max_qo_len, batch.qo_lens)
+        requests = batch.batch
+        if self._problem.block is not None:  # each row of blocks is one
+            rows = self._problem.block[0]
+            choice = self._choices.of(rows, [rows])
+            requests = batch.kv.block_indptr.numel() - 1  # type: ignore[union-attr]
+        kv_tokens = 0 if indices is None else indices.numel() * page_size_of(self._problem)
+        return self._run_of(choice, max(requests, 1), kv_tokens)
+
+    def _run_of(self, choice: Choice, batch: int, kv_tokens: int) -> ShareRun:
+        problem = self._problem
+        run = self._runs.get(choice.name)
+        if run is not None and not problem.deterministic:
+            return run  # it grows by itself
+        if run is None or run.max_batch < batch or run.kv_tokens < kv_tokens:
+            run = self._runs[choice.name] = ShareRun(
+                problem,
+                choice.spec(problem),
+                choice.shares,
+                smem=choice.smem(problem),
+                max_batch=batch,
+                kv_tokens=1 << (kv_tokens - 1).bit_length() if kv_tokens else 0,
+            )
         return run
 
     def _on_device(self, *given: Tensor | None) -> list[Any]:
@@ -191,47 +226,81 @@ class AttentionPlan:
         Raises:
             InvalidArgument: rows of a tensor do not begin at multiples of 16 bytes.
         """
-        q_rows, k_rows, v_rows = (q.data_ptr(), *q.stride()[:2]), self._rows(k), self._rows(v)
-        out_at, (out_token, out_head, _) = out.data_ptr(), out.stride()
-        k_at, k_page, k_slot, k_head = k_rows
-        v_at, v_page, v_slot, v_head = v_rows
-        strides = q_rows[1] | q_rows[2] | k_page | k_slot | k_head | v_page | v_slot | v_head
-        addresses = q_rows[0] | k_at | v_at | out_at
-        if (addresses | 2 * strides | self._out_bytes * (out_token | out_head)) % _ALIGNMENT:
+        addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
+        q_at, k_at, v_at, out_at = addresses
+        seen = (q.stride(), k.stride(), v.stride(), out.stride())
+        last_seen, strides = self._strides
+        if seen != last_seen:
+            strides = self._take_strides(q, k, v, out)
+            self._strides = (seen, strides)
+        q_steps, k_steps, v_steps, out_steps, are_aligned = strides
+        if not are_aligned or (q_at | k_at | v_at | out_at) % _ALIGNMENT:
             _check_alignment(q=q, k=k, v=v, out=out)
         last, factors = self._scales
         if scales is not last:
-            factors = _scales(scales, self._scale)
+            factors = self._factors(scales)
             self._scales = (scales, factors)
-        run = self._run
-        run.launch(
-            run.grid,
+        self._run.launch(
             stream(self._index),
-            *q_rows,
-            *k_rows,
-            *v_rows,
+            q_at,
+            *q_steps,
+            k_at,
+            *k_steps,
+            v_at,
+            *v_steps,
             out_at,
             0 if lse is None else lse.data_ptr(),
-            out_token,
-            out_head,
+            *out_steps,
             0 if lse is None else lse.stride(0),
             q.shape[0],
             *factors,
-            *self._variant,
+            *(self._code.values(params) if self._code.specs else ()),
             *self._batch,
         )
 
-    def _rows(self, x: Tensor) -> tuple[int, int, int, int]:
-        """Address and strides of K or V: of pages, of the slots of a page, of heads."""
-        if self._is_ragged:  # every row is a page
-            token, head, _ = x.stride()
-            return (
-                (x.data_ptr(), token, 0, head) if self._is_nhd else (x.data_ptr(), head, 0, token)
-            )
+    def _take_strides(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> tuple[Any, ...]:
+        """Strides as the kernel takes them, and whether all of them are multiples of 16 bytes."""
+        q_steps, out_steps = q.stride()[:2], out.stride()[:2]
+        k_steps, v_steps = self._steps(k), self._steps(v)
+        sizes = ((q_steps, 2), (k_steps, self._kv_bytes), (v_steps, self._kv_bytes))
+        steps = [step * size for found, size in sizes for step in found]
+        steps += [step * self._out_bytes for step in out_steps]
+        return q_steps, k_steps, v_steps, out_steps, not any(step % _ALIGNMENT for step in steps)
+
+    def _steps(self, x: Tensor) -> tuple[int, int, int]:
+        """The strides of K or V: of pages, of the slots of a page, of heads."""
+        if self._kv != "paged":  # a page begins at any row, and those of ragged keys have one
+            token, head, _ = x.stride() if self._is_nhd else (x.stride(1), x.stride(0), 1)
+            return token, token, head
         page, slot, head, _ = x.stride()
-        return (
-            (x.data_ptr(), page, slot, head) if self._is_nhd else (x.data_ptr(), page, head, slot)
-        )
+        return (page, slot, head) if self._is_nhd else (page, head, slot)
+
+    def _factors(self, scales: Scales) -> tuple[Any, ...]:
+        """Of scores, of elements of Q and K, and of the output, as far as the host knows them.
+
+        Then those on the device. What a hook sees of Q or K it has to see with its scale.
+        """
+        known, on_device = {"q": 1.0, "k": 1.0, "v": 1.0}, list[int]()
+        for name in known:
+            value = getattr(scales, name)
+            if isinstance(value, Tensor):
+                on_device += [value.data_ptr(), value.stride(0) if value.numel() > 1 else 0]
+            else:
+                known[name] = float(value)
+                on_device += [0, 0]
+        of_elements = [
+            known[name] if hook in self._hooks else 1.0
+            for name, hook in (("q", "query_mod"), ("k", "key_mod"))
+        ]
+        of_scores = self._scale
+        for name, hook in (("q", "query_mod"), ("k", "key_mod")):
+            if hook not in self._hooks:
+                of_scores *= known[name]
+        return (of_scores, *of_elements, known["v"], *on_device)
+
+
+def _address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
 
 
 def _check_alignment(**tensors: Tensor) -> None:
@@ -248,40 +317,9 @@ def _check_alignment(**tensors: Tensor) -> None:
             )
 
 
-def _scales(scales: Scales, softmax: float) -> tuple[Any, ...]:
-    """The factors of scores and of the output that the host knows, and those on the device."""
-    known, on_device = {"q": 1.0, "k": 1.0, "v": 1.0}, list[int]()
-    for name in known:
-        value = getattr(scales, name)
-        if isinstance(value, Tensor):
-            on_device += [value.data_ptr(), value.stride(0) if value.numel() > 1 else 0]
-        else:
-            known[name] = float(value)
-            on_device += [0, 0]
-    return (softmax * known["q"] * known["k"], known["v"], *on_device)
-
-
-def _is_decode(problem: AttentionProblem, qo_len: int | None) -> bool:
-    """Whether requests of at most so many queries fit into a tile for decode."""
-    tile = _decode(problem)
-    return qo_len is not None and qo_len * _Heads.of(problem, tile).group <= tile.rows
-
-
-def _decode(problem: AttentionProblem) -> Tile:
-    return choose(DECODE, problem.device.sm)
-
-
-def _tiles(problem: AttentionProblem) -> tuple[Tile, ...]:
-    """The shapes that batches may need. A graph goes on with the one that it was captured with."""
-    decode, prefill = _decode(problem), choose(PREFILL, problem.device.sm)
-    if not problem.graph:
-        return (decode, prefill)
-    return (decode,) if _is_decode(problem, problem.extent.qo_len) else (prefill,)
-
-
 def specs(problem: AttentionProblem) -> list[KernelSpec]:
     """All kernels of a problem."""
-    own = [spec(problem, tile) for tile in _tiles(problem)]
+    own = [choice.spec(problem) for choice in Choices(problem).all(problem)]
     return [plan_spec(arch(problem.device)), *own]
 
 

@@ -12,11 +12,24 @@ from attnhub.plugin import (
     OneOf,
     Range,
     Rule,
-    SameAs,
     Subset,
     hookimpl,
 )
 
+_HALVES = ("float16", "bfloat16")
+_FP8 = ("float8_e4m3fn", "float8_e5m2")
+_CHANGE_NO_KEYS = (
+    "causal",
+    "window",
+    "soft_cap",
+    "alibi",
+    "sinks",
+    "score_mod",
+    "mask_mod",
+    "query_mod",
+    "output_mod",
+    "softmax_off",
+)
 _PROBE = "attnhub.plugin:kernels_run"
 
 
@@ -39,25 +52,43 @@ def _attention() -> Backend:
             devices=("cuda",),
             sm=Range(80, None),
             accepts={
-                "kv": OneOf("ragged", "paged"),
+                "kv": OneOf("ragged", "paged", "block_sparse"),
                 "num_qo_heads": AnyValue(),
                 "num_kv_heads": AnyValue(),
-                "head_dim_qk": OneOf(128),
-                "head_dim_vo": OneOf(128),
-                "q_dtype": OneOf("float16", "bfloat16"),
-                "kv_dtype": OneOf("float16", "bfloat16"),
-                "out_dtype": OneOf("float16", "bfloat16", "float32"),
+                "head_dim_qk": MultipleOf(16, 256),
+                "head_dim_vo": MultipleOf(16, 256),
+                "q_dtype": OneOf(*_HALVES),
+                "kv_dtype": OneOf(*_HALVES, *_FP8),
+                "out_dtype": OneOf(*_HALVES, "float32"),
                 "layout": OneOf("NHD", "HND"),
                 "page_size": AnyValue(),
-                "features": Subset("causal", "window", "soft_cap"),
+                "block": AnyValue(),
+                "features": Subset(*_CHANGE_NO_KEYS, "rope", "key_mod"),
+                "functor": AnyValue(),
+                "mask": AnyValue(),
+                "offsets": AnyValue(),
                 "graph": AnyValue(),
+                "deterministic": AnyValue(),
                 "metadata": AnyValue(),
             },
             rules=(
+                *(
+                    Rule(
+                        when={"q_dtype": OneOf(dtype)},
+                        then={"kv_dtype": OneOf(dtype, *_FP8)},
+                        why="both operands of a product have one dtype, that of q",
+                    )
+                    for dtype in _HALVES
+                ),
                 Rule(
-                    when={"q_dtype": AnyValue()},
-                    then={"kv_dtype": SameAs("q_dtype")},
-                    why="both operands of a product have one dtype",
+                    when={"kv_dtype": OneOf(*_FP8)},
+                    then={"features": Subset(*_CHANGE_NO_KEYS)},
+                    why="keys that are rotated or changed no longer fit into FP8",
+                ),
+                Rule(
+                    when={"kv": OneOf("block_sparse")},
+                    then={"features": Subset("soft_cap", "sinks")},
+                    why="keys that are read block by block come without their positions",
                 ),
             ),
         ),

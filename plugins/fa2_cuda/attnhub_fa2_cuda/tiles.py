@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-HEAD_DIM = 128
-_ELEMENT_BYTES = 2
-_PADDED_ROW_FLOATS = HEAD_DIM + 4
+_PANEL_BYTES = 128  # rows in shared memory are whole panels
 _ALIGNMENT = 1024
 _ROW_BYTES = 16  # of TileRow
+_PADDING_FLOATS = 4  # of a row of Exchange
 
 #: Shared memory of an SM in KB by compute capability (CUDA C++ Programming Guide, technical
 #: specifications). A CTA may have all of it but 1 KB, which each CTA costs beside its own.
@@ -22,6 +20,19 @@ SMEM_KB = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How wide rows are: elements of a head, and bytes of an element of K and V."""
+
+    dim_qk: int = 128
+    dim_vo: int = 128
+    kv_bytes: int = 2
+
+    def row_bytes(self, dim: int, element: int = 2) -> int:
+        """Of a row in shared memory."""
+        return -(-dim * element // _PANEL_BYTES) * _PANEL_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
     """A row of the table: the arguments of ``TileShape``, and how work is shared out.
 
@@ -29,7 +40,6 @@ class Tile:
     beside those it sees, and no piece of a tile is shorter than ``min_piece`` keys.
     """
 
-    name: str
     tiles_m: int
     warps_m: int
     warps_n: int
@@ -51,22 +61,29 @@ class Tile:
         """Threads of a CTA."""
         return 32 * self.warps_m * self.warps_n
 
-    @property
-    def smem(self) -> int:
+    def smem(self, form: Format) -> int:
         """Bytes of ``SmemPlan``; the template asserts it."""
-        operands = (self.rows + 2 * self.stages * self.block_n) * HEAD_DIM * _ELEMENT_BYTES
-        exchange = self.warps_n * self.rows * (_PADDED_ROW_FLOATS + 2) * 4
-        union = -(-max(operands, exchange) // _ALIGNMENT) * _ALIGNMENT
-        return -(-(union + self.rows * _ROW_BYTES + 4) // _ALIGNMENT) * _ALIGNMENT
+        query = max(form.row_bytes(form.dim_qk), form.row_bytes(form.dim_vo)) * self.rows
+        keys, values = (
+            form.row_bytes(dim, form.kv_bytes) * self.block_n * self.stages
+            for dim in (form.dim_qk, form.dim_vo)
+        )
+        shared_rows = 1 if self.warps_n == 1 else self.warps_n * self.rows
+        exchange = shared_rows * (form.dim_vo + _PADDING_FLOATS + 2) * 4
+        union = _aligned(max(query + keys + values, exchange))
+        return _aligned(union + self.rows * _ROW_BYTES + 4)
 
-    def fits(self, sm: int | None) -> bool:
+    def fits(self, form: Format, sm: int | None) -> bool:
         """Whether an SM of a compute capability holds the CTAs; of an unknown one, the least SM."""
         per_sm = SMEM_KB.get(sm or 0, min(SMEM_KB.values())) * 1024
-        return self.ctas_per_sm * (self.smem + 1024) <= per_sm
+        return self.ctas_per_sm * (self.smem(form) + 1024) <= per_sm
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 _PREFILL = Tile(
-    name="prefill",
     tiles_m=2,
     warps_m=4,
     warps_n=1,
@@ -79,8 +96,32 @@ _PREFILL = Tile(
     "serves four products. Two CTAs, as one computes its softmax while the other multiplies",
     measured_on="H200",
 )
+_SHORT = replace(
+    _PREFILL,
+    block_n=32,
+    measured_on="",
+    reason="two CTAs where blocks of 64 keys leave room for one",
+)
+_ONE_CTA = replace(
+    _PREFILL,
+    ctas_per_sm=1,
+    measured_on="",
+    reason="what 100 KB hold: 128 rows, two stages of 64 keys",
+)
+_WIDE = replace(
+    _SHORT,
+    tiles_m=1,
+    reason="outputs of more than 128 channels leave registers for 16 rows a warp",
+)
+
+_NARROW_SM = replace(_WIDE, ctas_per_sm=1, reason="what 100 KB hold")
+
+#: Prefill up to 128 channels of output, in order of preference; the last one fits every GPU.
+PREFILL = (_PREFILL, _SHORT, _ONE_CTA, replace(_SHORT, ctas_per_sm=1), _NARROW_SM)
+#: And beyond.
+WIDE_PREFILL = (_WIDE, _NARROW_SM)
+
 _DECODE = Tile(
-    name="decode",
     tiles_m=1,
     warps_m=1,
     warps_n=4,
@@ -93,43 +134,39 @@ _DECODE = Tile(
     measured_on="H200",
 )
 
-# What SMs with less shared memory run is guessed from what was measured.
-_smaller = partial(replace, measured_on="")
-
-#: In order of preference; the last one fits every GPU.
-PREFILL = (
-    _PREFILL,
-    _smaller(
-        _PREFILL,
-        name="prefill_short_blocks",
-        block_n=32,
-        reason="two CTAs in the 164 KB of an A100's SM",
-    ),
-    _smaller(
-        _PREFILL,
-        name="prefill_one_cta",
-        ctas_per_sm=1,
-        reason="what 100 KB hold: 128 rows and two stages of 64 keys",
-    ),
-)
+#: Of few rows, where keys are what takes time; in order of preference.
 DECODE = (
-    _DECODE,
-    _smaller(
+    replace(
         _DECODE,
-        name="decode_two_stages",
-        stages=2,
-        reason="two CTAs in the 164 KB of an A100's SM",
+        stages=4,
+        ctas_per_sm=3,
+        reason="rows of 128 bytes, as those of FP8: three CTAs, as the products take longer",
     ),
-    _smaller(
+    _DECODE,
+    replace(_DECODE, stages=2, measured_on="", reason="two CTAs in the 164 KB of an A100's SM"),
+    replace(_DECODE, stages=2, ctas_per_sm=1, measured_on="", reason="what 100 KB hold"),
+    replace(
         _DECODE,
-        name="decode_one_cta",
+        warps_n=2,
+        block_n=32,
         stages=2,
         ctas_per_sm=1,
-        reason="what 100 KB hold",
+        measured_on="",
+        reason="what 100 KB hold of rows of 512 bytes",
     ),
 )
 
 
-def choose(tiles: Sequence[Tile], sm: int | None) -> Tile:
-    """The first of the tiles that fits a GPU."""
-    return next(tile for tile in tiles if tile.fits(sm))
+def prefill(form: Format, sm: int | None) -> Tile:
+    """The tile of requests with more rows."""
+    return _choose(PREFILL if form.dim_vo <= 128 else WIDE_PREFILL, form, sm)
+
+
+def decode(form: Format, sm: int | None) -> Tile:
+    """The tile of requests whose rows fit in it whole."""
+    return _choose(DECODE, form, sm)
+
+
+def _choose(tiles: Sequence[Tile], form: Format, sm: int | None) -> Tile:
+    """The first that fits a GPU."""
+    return next(tile for tile in tiles if tile.fits(form, sm))

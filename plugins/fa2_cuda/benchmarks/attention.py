@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from attnhub import Variant
-from attnhub.attn import BatchAttention, GraphLimits, Paged, PagedKV, Ragged, RaggedKV
+from attnhub.attn import BatchAttention, DTypes, GraphLimits, Paged, PagedKV, Ragged, RaggedKV
 from attnhub.testing import results, script
 from attnhub.testing.compare import assert_close
 from attnhub.testing.generators import PageTable, indptr, lengths, page_table, seeded
@@ -52,12 +52,23 @@ class Case:
     kv_lens: tuple[int, ...]
     heads: tuple[int, int] = (32, 8)
     page_size: int = 0
+    kv_dtype: torch.dtype = DTYPE
     is_small: bool = False
+
+    @property
+    def num_prompts(self) -> int:
+        """Requests of more than one query, which come first."""
+        return sum(n > 1 for n in self.qo_lens)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there are prompts and single queries."""
+        return 0 < self.num_prompts < len(self.qo_lens)
 
     @property
     def is_decode(self) -> bool:
         """Whether each request has one query."""
-        return max(self.qo_lens) == 1
+        return self.num_prompts == 0
 
     @property
     def flops(self) -> float:
@@ -68,7 +79,7 @@ class Case:
     @property
     def kv_bytes(self) -> int:
         """K and V of one layer."""
-        return 2 * sum(self.kv_lens) * self.heads[1] * HEAD_DIM * DTYPE.itemsize
+        return 2 * sum(self.kv_lens) * self.heads[1] * HEAD_DIM * self.kv_dtype.itemsize
 
     def num_layers(self, device: torch.device) -> int:
         """How many exceed the L2 together; one of a prompt, which is bound by its products."""
@@ -80,11 +91,13 @@ class Case:
     def shrunk(self) -> Case:
         """The same facts, small enough for the reference: short, long and whole pages."""
         kv_lens = (5, 64, 333)
-        qo_lens = (1, 1, 1) if self.is_decode else (5, 33, 200)
+        qo_lens = (1, 1, 1) if self.is_decode else (33, 200, 1) if self.is_mixed else (5, 33, 200)
         return replace(self, name="check", qo_lens=qo_lens, kv_lens=kv_lens, is_small=False)
 
     def __str__(self) -> str:
-        kind = "decode" if self.is_decode else "prefill"
+        kind = "decode" if self.is_decode else "mixed" if self.is_mixed else "prefill"
+        if self.kv_dtype != DTYPE:
+            kind += " FP8"
         keys = f"page {self.page_size}" if self.page_size else "ragged"
         return f"{kind} {self.name} {self.heads[0]}/{self.heads[1]} {keys}"
 
@@ -115,6 +128,17 @@ def mixed_decode(batch: int, mean: int) -> Case:
     return replace(case, name=f"B{batch} lognormal, mean {mean}", kv_lens=tuple(kv_lens))
 
 
+def prompts_and_decode(prompts: int, decodes: int, length: int) -> Case:
+    """As a server with chunked prefill sees it (POD-Attention, Kamath et al. 2024)."""
+    return Case(
+        name=f"{prompts} prompts and {decodes} queries, L{length}",
+        qo_lens=(length,) * prompts + (1,) * decodes,
+        kv_lens=(length,) * (prompts + decodes),
+        page_size=16,
+        is_small=True,
+    )
+
+
 GPU_CASES = (
     prompts(16, 1024),
     prompts(4, 4096),
@@ -129,10 +153,18 @@ GPU_CASES = (
     decode(64, 4096, heads=(64, 8)),
     decode(64, 4096, heads=(32, 32)),
     decode(64, 4096, page_size=1),
+    decode(64, 4096, kv_dtype=torch.float8_e4m3fn),
+    decode(256, 2048, kv_dtype=torch.float8_e4m3fn),
     decode(1, 1024, is_small=True),
     decode(8, 512, is_small=True),
+    prompts_and_decode(2, 128, 2048),
 )
-CPU_CASES = (prompts(2, 24), prompts(1, 24, page_size=16), decode(2, 48, is_small=True))
+CPU_CASES = (
+    prompts(2, 24),
+    prompts(1, 24, page_size=16),
+    decode(2, 48, is_small=True),
+    prompts_and_decode(1, 2, 24),
+)
 
 
 class Batch:
@@ -141,6 +173,7 @@ class Batch:
     def __init__(self, case: Case, device: torch.device, num_layers: int) -> None:
         self.case, self.device = case, device
         self.q = self._normal(0, sum(case.qo_lens), case.heads[0])
+        self.out = torch.empty_like(self.q)
         self.table: PageTable | None = None
         if case.page_size:
             self.table = page_table(case.kv_lens, case.page_size, generator=seeded(1))
@@ -152,25 +185,42 @@ class Batch:
         return torch.randn(size, generator=generator, device=self.device, dtype=DTYPE)
 
     def _kv(self, seed: int) -> KV:
-        heads, tokens = self.case.heads[1], sum(self.case.kv_lens)
+        heads, tokens, dtype = self.case.heads[1], sum(self.case.kv_lens), self.case.kv_dtype
         if self.table is None:
-            return self._normal(seed, tokens, heads), self._normal(seed + 1, tokens, heads)
-        return self._normal(seed, self.table.num_pages, 2, self.table.page_size, heads)
+            return tuple(self._normal(seed + i, tokens, heads).to(dtype) for i in range(2))
+        return self._normal(seed, self.table.num_pages, 2, self.table.page_size, heads).to(dtype)
 
     def hub(self, backend: str, *, graph: bool = False) -> Call:
         """A backend of AttnHub, planned; with ``graph`` a CUDA graph may hold the calls."""
+        return self._hub(backend, slice(0, len(self.case.qo_lens)), graph=graph)
+
+    def two_calls(self, backend: str) -> Call:
+        """The same, but that prompts and single queries are calls of their own."""
+        count = self.case.num_prompts
+        prompts = self._hub(backend, slice(0, count))
+        queries = self._hub(backend, slice(count, len(self.case.qo_lens)))
+
+        def call(kv: KV) -> Tensor:
+            prompts(kv)
+            return queries(kv)
+
+        return call
+
+    def _hub(self, backend: str, requests: slice, *, graph: bool = False) -> Call:
+        """For some of the requests, into the rows that they have of one output."""
         case, table, limits = self.case, self.table, None
+        qo_lens, kv_lens = case.qo_lens[requests], case.kv_lens[requests]
         if graph:
             limits = GraphLimits(
-                max_batch=len(case.qo_lens),
-                max_qo_tokens=sum(case.qo_lens),
+                max_batch=len(qo_lens),
+                max_qo_tokens=sum(qo_lens),
                 max_pages=0 if table is None else table.indices.numel(),
-                max_qo_len=max(case.qo_lens),
+                max_qo_len=max(qo_lens),
             )
         attn = BatchAttention(
             *case.heads,
             HEAD_DIM,
-            DTYPE,
+            DTypes(DTYPE, case.kv_dtype, DTYPE),
             Paged(case.page_size) if case.page_size else Ragged(),
             variant=Variant(causal=True),
             device=self.device,
@@ -178,12 +228,23 @@ class Batch:
             backend=backend,
         )
         if table is None:
-            attn.plan(indptr(case.qo_lens), RaggedKV(indptr(case.kv_lens)))
+            attn.plan(indptr(qo_lens), RaggedKV(indptr(kv_lens)))
         else:
-            metadata = PagedKV(table.indptr, table.indices, table.last_page_len)
-            attn.plan(indptr(case.qo_lens), metadata)
-        out = torch.empty_like(self.q)
-        return lambda kv: attn.run(self.q, kv, out=out)
+            first, last = (int(table.indptr[i]) for i in (requests.start, requests.stop))
+            metadata = PagedKV(
+                table.indptr[requests.start : requests.stop + 1] - first,
+                table.indices[first:last],
+                table.last_page_len[requests],
+            )
+            attn.plan(indptr(qo_lens), metadata)
+        before = sum(case.qo_lens[: requests.start])
+        rows = slice(before, before + sum(qo_lens))
+
+        def call(kv: KV) -> Tensor:
+            attn.run(self.q[rows], kv, out=self.out[rows])
+            return self.out
+
+        return call
 
     def flashinfer(self, backend: str) -> Call:
         """One of FlashInfer's, planned."""
@@ -229,12 +290,17 @@ def check(case: Case, device: torch.device) -> None:
     _, call = ours(batch)
     reference = batch.hub("reference")
     for kv in batch.layers:
-        assert_close(call(kv), reference(kv), name=f"{case}, small")
+        got = call(kv).clone()
+        assert_close(got, reference(kv), name=f"{case}, small")
 
 
 def peers(batch: Batch) -> dict[str, Callable[[], Call]]:
     """Who else may serve the case -> what makes it ready, which may fail."""
     if batch.device.type == "cpu":
+        return {}
+    if batch.case.is_mixed:
+        return {"two_calls": partial(batch.two_calls, "fa2_cuda")}
+    if batch.case.kv_dtype != DTYPE:
         return {}
     found = {f"flashinfer_{kind}": partial(batch.flashinfer, kind) for kind in ("fa2", "fa3")}
     if batch.table is None:
@@ -246,7 +312,7 @@ def calls(batch: Batch) -> dict[str, Call]:
     """Who -> the call; the first is the subject, and the others give the same output."""
     name, call = ours(batch)
     found = {name: call}
-    expected = call(batch.layers[0])
+    expected = call(batch.layers[0]).clone()
     for peer, make in peers(batch).items():
         try:
             theirs = make()
@@ -260,19 +326,17 @@ def calls(batch: Batch) -> dict[str, Call]:
 
 
 class Ceilings:
-    """What this device can do at best, measured when first asked for."""
+    """What this device can do at best, measured when first asked for: TB/s of a copy, TFLOP/s."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     @cached_property
     def tb_s(self) -> float:
-        """TB/s of a copy, read plus written."""
         return copy_ceiling(self._device) / 1e3
 
     @cached_property
     def tflop_s(self) -> float:
-        """TFLOP/s of a matrix product."""
         return matmul_ceiling(self._device)
 
 
@@ -311,18 +375,8 @@ def measure(
             metric, unit, best = "throughput", "TFLOP/s", ceilings.tflop_s
             found = {name: t.rate(case.flops) / 1e12 for name, t in timings.items()}
         value = found.pop(next(iter(found)))
-        share = None if best is None else value / best
-        rows.append(
-            here.row(
-                SUITE,
-                str(case),
-                f"{metric}, {clock}",
-                value,
-                unit,
-                share_of_ceiling=share,
-                peers=found,
-            )
-        )
+        rest = {"share_of_ceiling": None if best is None else value / best, "peers": found}
+        rows.append(here.row(SUITE, str(case), f"{metric}, {clock}", value, unit, **rest))
     return rows
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import attnhub
-import attnhub_fa2_cuda.attention
 from attnhub.attn import PagedKV
 from attnhub.errors import InvalidArgument
 from attnhub.plugin import AttentionProblem, Registry, Scales, Variant, describe
@@ -19,8 +18,7 @@ from attnhub.testing.compare import assert_close
 from attnhub.testing.conformance import cases
 from attnhub.testing.emulator import EmulatedGpu
 from attnhub.testing.generators import seeded
-from attnhub_fa2_cuda import manifest
-from attnhub_fa2_cuda.tiles import DECODE, PREFILL, SMEM_KB, Tile, choose
+from attnhub_fa2_cuda import manifest, tiles
 
 CPU = torch.device("cpu")
 
@@ -128,13 +126,13 @@ def test_split_decode(gpu: EmulatedGpu, group: int) -> None:
     """More workers than requests, so that tiles are cut and their pieces merged."""
     gpu.num_sms = 6
     check(problem_of(group, 16), [(1, 700), (1, 3), (1, 260)])
-    assert gpu.launches[-1][0] == f"fa2_{choose(DECODE, None).name}_bfloat16_PlainVariant"
+    assert gpu.launches[-1][0] == "fa2_decode_bfloat16_d128"
 
 
 def test_split_prefill(gpu: EmulatedGpu) -> None:
     gpu.num_sms = 5
     check(problem_of(2, 16), [(70, 600)])
-    assert gpu.launches[-1][0] == f"fa2_{choose(PREFILL, None).name}_bfloat16_PlainVariant"
+    assert gpu.launches[-1][0] == "fa2_prefill_bfloat16_d128"
 
 
 def test_more_heads_in_a_group_than_a_tile_has_rows(gpu: EmulatedGpu) -> None:
@@ -231,23 +229,28 @@ def test_queries_whose_offsets_pass_2_to_the_31(gpu: EmulatedGpu) -> None:
     assert_close(found["fa2_cuda"], found["reference"], dtype=torch.bfloat16)
 
 
-def test_tiles_fit_every_gpu_that_the_manifest_names() -> None:
-    for sm, kilobytes in SMEM_KB.items():
-        for tiles in (PREFILL, DECODE):
-            tile = choose(tiles, sm)
-            assert tile.smem <= (kilobytes - 1) * 1024
-            assert tile.ctas_per_sm * (tile.smem + 1024) <= kilobytes * 1024
-    unknown: Tile = choose(PREFILL, 999)
-    assert unknown.smem <= 99 * 1024
+@pytest.mark.parametrize("kv_bytes", [1, 2])
+@pytest.mark.parametrize("dim_qk", [16, 64, 112, 128, 192, 256])
+@pytest.mark.parametrize("dim_vo", [16, 64, 128, 144, 192, 256])
+def test_tiles_fit_every_gpu(dim_qk: int, dim_vo: int, kv_bytes: int) -> None:
+    form = tiles.Format(dim_qk=dim_qk, dim_vo=dim_vo, kv_bytes=kv_bytes)
+    for choose in (tiles.prefill, tiles.decode):
+        for sm, kilobytes in tiles.SMEM_KB.items():
+            tile = choose(form, sm)
+            assert tile.smem(form) <= (kilobytes - 1) * 1024
+            assert tile.ctas_per_sm * (tile.smem(form) + 1024) <= kilobytes * 1024
+        assert choose(form, 999).smem(form) <= 99 * 1024  # of an unknown GPU
 
 
 @pytest.mark.parametrize("sm", [80, 89, 90])
 def test_the_tiles_of_each_gpu(gpu: EmulatedGpu, sm: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table's other rows compute the same."""
-    real = attnhub_fa2_cuda.attention.choose
-    monkeypatch.setattr("attnhub_fa2_cuda.attention.choose", lambda tiles, _: real(tiles, sm))
-    check(problem_of(4, 16), [(70, 200), (1, 90)])
+    for name in ("decode", "prefill"):
+        real = getattr(tiles, name)
+        monkeypatch.setattr(tiles, name, lambda form, _, real=real: real(form, sm))
+    check(problem_of(4, 16), [(70, 200), (30, 90)])
     check(problem_of(4, 16), [(1, 200), (1, 90)])
+    check(problem_of(4, 16), [(70, 200), (1, 90), (4, 300), (5, 0)])
 
 
 def test_a_stride_that_nothing_moves_along(gpu: EmulatedGpu) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from attnhub.testing import results
 from attnhub.testing.compare import Mismatch
-from plugins.fa2_cuda.benchmarks import attention, merge
+from plugins.fa2_cuda.benchmarks import attention, host_time, merge
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")  # named only
@@ -121,3 +121,21 @@ def test_peers_that_fail_or_disagree_are_left_out(
     without_absent, without_wrong = capsys.readouterr().out.splitlines()
     assert without_absent.endswith("without absent: ImportError: No module named 'absent'")
     assert "without wrong: Mismatch" in without_wrong
+
+
+def test_host_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("BATCHES", (3,)), ("CALLS", 1), ("ROUNDS", 2)):
+        monkeypatch.setattr(host_time, name, value)
+    host_time.main(["--device", "cpu", "--out", str(tmp_path)])
+    found = results.read([tmp_path])
+    assert [row.case for row in found] == [
+        "plan, B3, metadata on the device",
+        "plan, B3, lengths on the host",
+        "plan, B3, all on the host",
+        "run, B3, (K, V)",
+        "run, B3, one cache",
+    ]
+    assert all(row.value > 0 and row.unit == "us" for row in found)
+    # On a CPU all metadata lie there, and none of the budget is for that.
+    assert found[0].share_of_ceiling == pytest.approx(found[0].value / host_time.PLAN_US)
+    assert found[2].share_of_ceiling is None or found[2].share_of_ceiling > 0

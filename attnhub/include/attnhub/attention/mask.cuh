@@ -16,17 +16,18 @@ struct KeyRange {
 };
 
 // Takes the scores of keys that a row does not see out of a warp's product S = Q K^T, of which
-// `rows` are the two that this lane holds elements of, as the Accumulator says.
+// `rows` are the two that this lane holds elements of, as the Accumulator says. They become
+// `hidden`: -inf for a softmax, 0 where scores are the weights.
 template <int kTiles>
 ATTNHUB_DEVICE void mask_scores(float (&scores)[kTiles][4], const KeyRange (&rows)[2],
-                                i32 first_key) {
+                                i32 first_key, float hidden = kMinusInf) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const i32 key = first_key + Accumulator::column(ptx::lane_idx(), n * 4 + e);
       const KeyRange& row = rows[e / 2];
-      if (key < row.begin || key >= row.end) scores[n][e] = kMinusInf;
+      if (key < row.begin || key >= row.end) scores[n][e] = hidden;
     }
   }
 }

@@ -7,38 +7,66 @@
 namespace attnhub::fa2 {
 
 // Zeros to the rows of no request, with which batches of a CUDA graph are padded.
-template <class Shape, class P>
+template <int kThreads, class P>
 ATTNHUB_DEVICE void clear_padding(const P& p) {
-  constexpr typename Shape::Output zero = {};
-  const i64 rows_end = i64(p.num_tokens) * p.num_qo_heads;
-  i64 row = i64(ptx::ld_global(p.qo_end)) * p.num_qo_heads;
-  row += (blockIdx.x * Shape::kThreads + threadIdx.x) / Shape::kChunks;
-  for (; row < rows_end; row += i64(gridDim.x) * Shape::kRowsPerCopy) {
-    const i64 token = row / p.num_qo_heads, head = row % p.num_qo_heads;
-    auto* to = p.out + token * p.stride_out_token + head * p.stride_out_head;
-    const int chunk = threadIdx.x % Shape::kChunks;
-#pragma unroll
-    for (int i = 0; i < Shape::kChunk; ++i) ptx::st_global(to + chunk * Shape::kChunk + i, zero);
-    if (p.lse != nullptr && chunk == 0) {
+  using Out = typename P::Format::Output;
+  constexpr int kDim = P::Format::kDimVo;
+  const i64 elements = i64(p.num_tokens) * p.num_qo_heads * kDim;
+  i64 at = i64(ptx::ld_global(p.qo_end)) * p.num_qo_heads * kDim;
+  at += i64(blockIdx.x) * kThreads + threadIdx.x;
+  for (; at < elements; at += i64(gridDim.x) * kThreads) {
+    const i64 row = at / kDim, token = row / p.num_qo_heads, head = row % p.num_qo_heads;
+    const int channel = int(at % kDim);
+    constexpr Out zero = {};
+    ptx::st_global(p.out + token * p.stride_out_token + head * p.stride_out_head + channel, zero);
+    if (p.lse != nullptr && channel == 0) {
       ptx::st_global(p.lse + token * p.stride_lse_token + head, kMinusInf);
     }
   }
 }
 
-// Grid: workers x lanes CTAs; the lanes of a worker walk the same pieces for different heads.
-template <class Shape, class Variant>
-ATTNHUB_DEVICE void attention(const Params<Shape, Variant>& p) {
-  const i32 worker = blockIdx.x / p.num_lanes, lane_of_worker = blockIdx.x % p.num_lanes;
+// What this CTA has of a share. Grid: workers x lanes CTAs, or more, which have nothing; the lanes
+// of a worker walk the same pieces for different heads.
+template <class Shape, class P>
+ATTNHUB_DEVICE void work_on(const P& p, const Share& share) {
+  const i32 worker = blockIdx.x / share.num_lanes, lane_of_worker = blockIdx.x % share.num_lanes;
+  if (worker >= share.section.num_workers) return;
   const u32 smem = ptx::dynamic_smem();
-  clear_padding<Shape>(p);
-  WorkRange range(p.schedule, p.section, worker);
+  WorkRange range(share.schedule, share.section, worker);
   for (Piece piece; range.next(piece);) {
-    const i32 group_idx = piece.head * p.num_lanes + lane_of_worker;
-    Mainloop<Shape, Variant> mainloop(p, piece, smem, group_idx);
+    const i32 group_idx = piece.head * share.num_lanes + lane_of_worker;
+    Mainloop<Shape, P> mainloop(p, share, piece, smem, group_idx);
     mainloop.run();
-    Epilogue<Shape, Variant>{p, piece, smem, group_idx, lane_of_worker}.run(mainloop);
+    finish_piece<Shape, P>({p, share, piece, smem, group_idx, lane_of_worker}, mainloop);
     ptx::sync_threads();  // the next piece overwrites what the epilogue read
   }
+}
+
+template <int kThreads, class P>
+ATTNHUB_DEVICE void finish(const P& p) {
+  ptx::grid_wait();  // without work too: who waits for this kernel waits for those ahead of it
+  clear_padding<kThreads>(p);
+}
+
+template <class Shape, class P>
+ATTNHUB_DEVICE void attention(const P& p) {
+  ptx::grid_launch_dependents();
+  work_on<Shape>(p, p.shares[0]);
+  finish<Shape::kThreads>(p);
+}
+
+// Two tile shapes in one launch. NOTE: half of the CTAs begin with one share and half with the other.
+// CTAs that an SM holds at the same time are half a grid apart, so that while one computes the other
+// streams keys.
+template <class First, class Second, class P>
+ATTNHUB_DEVICE void attention(const P& p) {
+  static_assert(First::kThreads == Second::kThreads, "a CTA serves both");
+  ptx::grid_launch_dependents();
+  const bool is_in_upper_half = blockIdx.x >= gridDim.x / 2;
+  if (is_in_upper_half) work_on<Second>(p, p.shares[1]);
+  work_on<First>(p, p.shares[0]);
+  if (!is_in_upper_half) work_on<Second>(p, p.shares[1]);
+  finish<First::kThreads>(p);
 }
 
 }  // namespace attnhub::fa2

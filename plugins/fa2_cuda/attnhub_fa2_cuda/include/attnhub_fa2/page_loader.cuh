@@ -2,7 +2,6 @@
 #pragma once
 
 #include "attnhub/attention/kv_view.cuh"
-#include "attnhub/ptx/cp_async.cuh"
 #include "attnhub/ptx/shuffle.cuh"
 #include "attnhub/ptx/thread.cuh"
 #include "attnhub_fa2/tile_shape.cuh"
@@ -11,16 +10,16 @@ namespace attnhub::fa2 {
 
 template <class Shape>
 struct PageLoader {
-  using T = typename Shape::Element;
-  using Tile = typename Shape::TileKv;
-  static constexpr int kCopies = Shape::kBlockN / Shape::kRowsPerCopy;  // of a thread, in a block
-  static constexpr int kWarpRows = 32 / Shape::kChunks;                 // of one copy of a warp
+  using Kv = typename Shape::Kv;
+  using TileK = typename Shape::TileK;
+  using TileV = typename Shape::TileV;
+  static constexpr int kCopies = Shape::kBlockN / Shape::kRowsPerCopy;  // rows of a lane, in a block
+  static constexpr int kWarpRows = 32 / TileK::kLanes;                  // of one copy of a warp
   static_assert(Shape::kRowsPerCopy % 8 == 0, "the swizzle repeats every 8 rows");
-  static_assert(32 % Shape::kChunks == 0 && kCopies * kWarpRows <= 32,
-                "each lane looks up at most one of the rows that its warp copies");
+  static_assert(kCopies * kWarpRows <= 32, "each lane looks up at most one of its warp's rows");
 
-  const KvTensor<T>& k;
-  const KvTensor<T>& v;
+  const KvTensor<Kv>& k;
+  const KvTensor<Kv>& v;
   const KvTable& table;
   const Request& request;
   i32 head;
@@ -42,20 +41,20 @@ struct PageLoader {
 
   // Rows past the end become zeros: what lies there may be NaN, and 0 times NaN is NaN.
   ATTNHUB_DEVICE void load(u32 to_k, u32 to_v, i32 first_key) const {
-    const int part = ptx::lane_idx() / Shape::kChunks, chunk = ptx::lane_idx() % Shape::kChunks;
-    const u32 first = Tile::offset(block_row(0, part), chunk);
-    // NOTE: one lane finds the address of a row for the 16 that copy it. For each copy it would cost
+    const int part = ptx::lane_idx() / TileK::kLanes, chunk = ptx::lane_idx() % TileK::kLanes;
+    // Of K and of V: rows of a panel have the same width.
+    const u32 first = TileK::offset(block_row(0, part), chunk);
+    // NOTE: one lane finds the address of a row for the 8 that copy it. For each copy it would cost
     // more instructions than all else that the copy needs.
-    const T *row_k = k.row(ahead, head), *row_v = v.row(ahead, head);
+    const Kv *row_k = k.row(ahead, head), *row_v = v.row(ahead, head);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      const i32 row = block_row(i, part);
-      const T* from_k = ptx::shuffle(row_k, i * kWarpRows + part) + chunk * Shape::kChunk;
-      const T* from_v = ptx::shuffle(row_v, i * kWarpRows + part) + chunk * Shape::kChunk;
-      const bool is_valid = first_key + row < end;
-      const u32 to = Tile::step(first, i * Shape::kRowsPerCopy, 0);
-      ptx::cp_async<16>(to_k + to, from_k, is_valid);
-      ptx::cp_async<16>(to_v + to, from_v, is_valid);
+      const bool is_valid = first_key + block_row(i, part) < end;
+      const Kv* from_k = ptx::shuffle(row_k, i * kWarpRows + part);
+      const Kv* from_v = ptx::shuffle(row_v, i * kWarpRows + part);
+      const u32 to = TileK::step(first, i * Shape::kRowsPerCopy, 0);
+      TileK::copy_row(to_k + to, from_k, is_valid);
+      TileV::copy_row(to_v + to, from_v, is_valid);
     }
   }
 };

@@ -4,7 +4,7 @@
 #include "attnhub/attention/kv_view.cuh"
 #include "attnhub/attention/schedule.cuh"
 #include "attnhub/common/types.cuh"
-#include "attnhub_fa2/tile_shape.cuh"
+#include "attnhub_fa2/format.cuh"
 
 namespace attnhub::fa2 {
 
@@ -18,34 +18,46 @@ struct HeadScale {
   }
 };
 
-template <class Shape, class Variant>
+// The requests that one tile shape takes, and how their heads are packed into its rows.
+struct Share {
+  Schedule schedule;
+  Section section;
+  float* partial_out;  // [slots, lanes, kBlockM x kDimVo]: each piece normalised by itself
+  float* partial_lse;  // [slots, lanes, kBlockM]
+  FastDiv group;       // query heads whose rows are packed into a tile
+  i32 groups_per_kv;   // such groups that share a KV head: 1, unless it has more than fit a tile
+  i32 num_lanes;       // groups that are a dimension of the grid, the lanes of a worker
+};
+
+template <class Format_, class Variant_, class Mask_, class Rotation_, int kShares>
 struct Params {
-  using T = typename Shape::Element;
-  const T* q;  // [tokens, qo_heads, kHeadDim]
+  using Format = Format_;
+  using Variant = Variant_;
+  using Mask = Mask_;
+  using Rotation = Rotation_;
+
+  const typename Format::Element* q;  // [tokens, qo_heads, kDimQk]
   i64 stride_q_token, stride_q_head;
-  KvTensor<T> k, v;
-  typename Shape::Output* out;  // [tokens, qo_heads, kHeadDim]
-  float* lse;                   // [tokens, qo_heads], or null
+  KvTensor<typename Format::Kv> k, v;
+  typename Format::Output* out;  // [tokens, qo_heads, kDimVo]
+  float* lse;                    // [tokens, qo_heads], or null
   i64 stride_out_token, stride_out_head, stride_lse_token;
   i32 num_tokens;  // rows of q and out: those of the batch, and what a CUDA graph pads them with
   float scale;     // of the softmax
+  float scale_q;   // of elements of q, where a hook sees these; else it is in the first
+  float scale_k;   // likewise
   float scale_v;   // of the output
   HeadScale scales_q, scales_k, scales_v;  // further factors of q, k and v
   Variant variant;
 
   const i32* qo_end;  // one word: the number of rows that belong to a request
+  Mask mask;
+  Rotation rotation;
   KvTable table;
 
   // NOTE: from table.page_size on nothing changes from one batch to the next.
-  Schedule schedule;
-  Section section;
-  float* partial_out;  // [slots, lanes, kBlockM, kHeadDim]: each piece normalised by itself
-  float* partial_lse;  // [slots, lanes, kBlockM]
-
   i32 num_qo_heads;
-  FastDiv group;      // query heads whose rows are packed into a tile
-  i32 groups_per_kv;  // such groups that share a KV head: 1, unless it has more than fit a tile
-  i32 num_lanes;      // groups that are a dimension of the grid, the lanes of a worker
+  Share shares[kShares];
 };
 
 }  // namespace attnhub::fa2

@@ -21,12 +21,11 @@ struct alignas(16) TileRow {
   QueryRow query;
 };
 
-template <class P>
-ATTNHUB_DEVICE QueryRow query_row(const P& p, const Piece& piece, i32 group_idx, i32 row) {
-  const i32 token = p.group.divide(row), group = p.group.divisor;
-  const i32 qo_idx = piece.tile * p.section.tile_tokens + token;
+ATTNHUB_DEVICE QueryRow query_row(const Share& share, const Piece& piece, i32 group_idx, i32 row) {
+  const i32 token = share.group.divide(row), group = share.group.divisor;
+  const i32 qo_idx = piece.tile * share.section.tile_tokens + token;
   return {qo_idx, group_idx * group + row - token * group,
-          token < p.section.tile_tokens && qo_idx < piece.request.qo_len};
+          token < share.section.tile_tokens && qo_idx < piece.request.qo_len};
 }
 
 }  // namespace attnhub::fa2

@@ -9,17 +9,21 @@ namespace attnhub::fa2 {
 // What the mainloop reads.
 template <class Shape>
 struct Operands {
-  alignas(1024) unsigned char q[Shape::TileQ::kBytes];
-  alignas(1024) unsigned char k[Shape::kStages][Shape::TileKv::kBytes];
-  alignas(1024) unsigned char v[Shape::kStages][Shape::TileKv::kBytes];
+  // NOTE: the output of a whole tile goes where its queries were.
+  static constexpr int kQueryBytes = Shape::TileQ::kBytes > Shape::TileOut::kBytes
+                                         ? Shape::TileQ::kBytes
+                                         : Shape::TileOut::kBytes;
+  alignas(1024) unsigned char q[kQueryBytes];
+  alignas(1024) unsigned char k[Shape::kStages][Shape::TileK::kBytes];
+  alignas(1024) unsigned char v[Shape::kStages][Shape::TileV::kBytes];
 };
 
-// What each warp summed, for the epilogue.
+// What each warp summed of a row, where warps share the keys.
 template <class Shape>
 struct Exchange {
   // NOTE: rows 4 floats longer than a head keep 8 rows of a fragment in different banks.
-  static constexpr int kPitch = Shape::kHeadDim + 4;
-  static constexpr int kRows = Shape::kWarpsN * Shape::kBlockM;
+  static constexpr int kPitch = Shape::kDimVo + 4;
+  static constexpr int kRows = Shape::kWarpsN == 1 ? 1 : Shape::kWarpsN * Shape::kBlockM;
   float out[kRows][kPitch];
   float max[kRows], sum[kRows];  // in natural units
 };
