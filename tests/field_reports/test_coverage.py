@@ -13,7 +13,7 @@ import pytest
 from tests.unit.repo_tree import ROOT
 
 _DOCUMENT = ROOT / "docs" / "field_reports.md"
-_TEST = re.compile(r"`(?P<file>tests/[\w/]+\.py)::(?P<name>test_\w+)`")
+_TEST = re.compile(r"`(?P<file>(?:plugins/\w+/)?tests/[\w/]+\.py)::(?P<name>test_\w+)`")
 _LEFT = re.compile(r"(?:later: attnhub[-.]\w|out of scope: \w+ ).*")
 
 
@@ -76,3 +76,13 @@ def test_every_test_here_answers_a_report_or_guards_the_others() -> None:
     ]
     here = {name for f in files if not f.endswith("test_coverage.py") for name in _tests_of(f)}
     assert {name for name in here if name.startswith("test_")} - named == guards
+
+
+def test_every_test_of_a_plugin_answers_a_report() -> None:
+    named = {(m["file"], m["name"]) for row in ROWS for m in _TEST.finditer(row.covered)}
+    files = [
+        f.relative_to(ROOT).as_posix() for f in ROOT.glob("plugins/*/tests/test_field_reports*.py")
+    ]
+    assert files
+    here = {(f, name) for f in files for name in _tests_of(f) if name.startswith("test_")}
+    assert here - named == set()
