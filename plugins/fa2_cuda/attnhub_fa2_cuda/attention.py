@@ -226,8 +226,7 @@ class AttentionPlan:
         Raises:
             InvalidArgument: rows of a tensor do not begin at multiples of 16 bytes.
         """
-        addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
-        q_at, k_at, v_at, out_at = addresses
+        q_at, k_at, v_at, out_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
         seen = (q.stride(), k.stride(), v.stride(), out.stride())
         last_seen, strides = self._strides
         if seen != last_seen:
@@ -240,7 +239,9 @@ class AttentionPlan:
         if scales is not last:
             factors = self._factors(scales)
             self._scales = (scales, factors)
-        self._run.launch(
+        run = self._run
+        run.launch(
+            run.grid,
             stream(self._index),
             q_at,
             *q_steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +160,6 @@ class ShareRun:
             loaded.launcher(device.index, block=tiles[0].threads, smem=smem, pdl=pdl)
             for pdl in (False, can_overlap)
         ]
-        self._has_run = False
         self._bind()
 
     def _bind(self) -> None:
@@ -173,20 +172,20 @@ class ShareRun:
             values += (partial.data_ptr() for partial in self._partials[i])
             values += self._packing[i]
         self._after_plan, self._after_run = (one.bind(*values) for one in self._launchers)
+        self.launch: Callable[..., None] = self._launch_first
 
     def plan(self, qo_indptr: Tensor, kv_indptr: Tensor, last_page_len: Tensor | None) -> None:
         """Have the device cut up a batch, whose metadata lie there."""
         self._work.plan(qo_indptr, kv_indptr, last_page_len=last_page_len)
         if self._work.schedule(0) is not self._bound:  # it has grown
             self._bind()
-        self._has_run = False
+        self.launch = self._launch_first
 
-    def launch(self, stream: int, *values: Any) -> None:
-        """Launch for the batch that was planned last.
+    def _launch_first(self, grid: int, stream: int, *values: Any) -> None:
+        """What ``launch`` is after a plan, for whose end it waits.
 
-        The first launch waits for the plan to end. Those that follow may begin before what is
-        ahead of them in the stream has ended: the kernel waits itself, when it needs to.
+        Those that follow may begin before what is ahead of them in the stream has ended: the
+        kernel waits itself, when it needs to.
         """
-        launch = self._after_run if self._has_run else self._after_plan
-        launch(self.grid, stream, *values)
-        self._has_run = True
+        self._after_plan(grid, stream, *values)
+        self.launch = self._after_run

@@ -60,22 +60,20 @@ def metadata(batch: int, lengths: torch.device, pages: torch.device) -> tuple[Te
     return ints(range(batch + 1), lengths), kv
 
 
-def bare_launch(call: Callable[[], object]) -> Callable[[], object]:
+def bare_launch(attn: BatchAttention, call: Callable[[], object]) -> Callable[[], object]:
     """The launch that a call ends in, with the values that it had then."""
-    seen: list[tuple[Any, ...]] = []
-    real = ShareRun.launch
+    call()
+    run: ShareRun = attn._plan._run  # noqa: SLF001
+    real, seen = run.launch, list[tuple[Any, ...]]()
 
-    def launch(self: ShareRun, *values: Any) -> None:
-        seen.append((self, *values))
-        real(self, *values)
+    def launch(*values: Any) -> None:
+        seen.append(values)
+        real(*values)
 
-    ShareRun.launch = launch  # type: ignore[method-assign]
-    try:
-        call()
-    finally:
-        ShareRun.launch = real  # type: ignore[method-assign]
-    run, *values = seen[-1]
-    return lambda: real(run, *values)
+    run.launch = launch
+    call()
+    run.launch = real
+    return lambda: real(*seen[0])
 
 
 def every_row(device: torch.device, here: results.Environment) -> Iterator[results.Row]:
@@ -110,7 +108,7 @@ def every_row(device: torch.device, here: results.Environment) -> Iterator[resul
             us = microseconds(call, device)
             yield here.row(SUITE, f"run, B{batch}, {name}", "host time", us, "us")
             if on_gpu:
-                above = us - microseconds(bare_launch(call), device)
+                above = us - microseconds(bare_launch(attn, call), device)
                 share = above / ABOVE_LAUNCH_US
                 case = f"run, B{batch}, {name}"
                 metric = "above its launch"
