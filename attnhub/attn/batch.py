@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import sub
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from attnhub.attn.kv import (
     VariableBlocks,
     check_bounds,
 )
+from attnhub.attn.lengths import Lengths, longest, shortest, total
 from attnhub.core import check, metadata
 from attnhub.core.problem import Extent
 
@@ -42,11 +43,15 @@ _LENGTHS: Mapping[type[KVMetadata], tuple[str, ...]] = {
 }
 
 
+#: Of so many requests a list of lengths is quicker than arithmetic on a tensor.
+_FEW = 128
+
+
 @dataclass(slots=True, kw_only=True)
 class AttentionBatch:
     """One batch's metadata, checked. Each tensor lies on the host or on the attention's device.
 
-    ``qo_lens`` and ``kv_lens`` are lists when they are known on the host, else None. ``mask`` is a
+    ``qo_lens`` and ``kv_lens`` are None unless they are known on the host. ``mask`` is a
     flat bool tensor (requests end to end, row-major) or packed uint8; see ``mask_packed``.
     ``max_page`` is the highest page id in use, if known on the host. ``extent`` has the sizes that
     the backend was chosen by; one plan serves batches of any extent.
@@ -55,8 +60,8 @@ class AttentionBatch:
     batch: int
     qo_indptr: Tensor
     kv: KVMetadata
-    qo_lens: list[int] | None = None
-    kv_lens: list[int] | None = None
+    qo_lens: Sequence[int] | None = None
+    kv_lens: Sequence[int] | None = None
     max_qo_len: int | None = None
     max_kv_len: int | None = None
     max_page: int | None = None
@@ -70,7 +75,12 @@ class AttentionBatch:
     @property
     def num_tokens(self) -> int | None:
         """Query rows of the batch, if known on the host."""
-        return None if self.qo_lens is None else sum(self.qo_lens)
+        return None if self.qo_lens is None else total(self.qo_lens)
+
+    @property
+    def min_qo_len(self) -> int | None:
+        """Queries of the shortest request, if known on the host."""
+        return None if self.qo_lens is None else shortest(self.qo_lens)
 
     @property
     def metadata(self) -> str:
@@ -128,13 +138,15 @@ class Intake:
         """The values of a tensor where they may be looked at, else None."""
         return metadata.host_copy(x, validate=self.validate)
 
-    def lengths(self, indptr: Tensor, name: str) -> list[int] | None:
+    def lengths(self, indptr: Tensor, name: str) -> Sequence[int] | None:
         """The differences of checked cumulative lengths, where they may be looked at."""
         host = self.host(indptr)
         if host is None:
             return None
-        values = metadata.indptr_values(host, name)
-        return list(map(sub, values[1:], values))
+        if host.numel() > _FEW:
+            metadata.check_indptr(host, name)
+            return Lengths(host.diff())
+        return [end - begin for begin, end in pairwise(metadata.indptr_values(host, name))]
 
 
 def build(
@@ -180,10 +192,10 @@ def _set_bounds(batch: AttentionBatch, given: tuple[int | None, int | None]) -> 
         ("max_qo_len", batch.qo_lens, given[0]),
         ("max_kv_len", batch.kv_lens, given[1]),
     ):
-        longest = max(lens, default=0) if lens is not None else None
-        if bound is not None and longest is not None and longest > bound:
-            check.fail(f"{name}={bound} but the longest request has {longest}; raise {name}")
-        setattr(batch, name, bound if longest is None else longest)
+        most = None if lens is None else longest(lens)
+        if bound is not None and most is not None and most > bound:
+            check.fail(f"{name}={bound} but the longest request has {most}; raise {name}")
+        setattr(batch, name, bound if most is None else most)
 
 
 def _paged(batch: AttentionBatch, layout: Paged, _: int, intake: Intake) -> None:
@@ -195,24 +207,32 @@ def _paged(batch: AttentionBatch, layout: Paged, _: int, intake: Intake) -> None
     pages = intake.lengths(indptr, "indptr")
     if pages is None:
         return
-    total = sum(pages)
-    if total > indices.numel():
+    count = total(pages)
+    if count > indices.numel():
         check.fail(
-            f"indptr ends at {total} but indices has {indices.numel()} page ids; "
+            f"indptr ends at {count} but indices has {indices.numel()} page ids; "
             "give one id for every page"
         )
     ids = intake.host(indices)
-    if ids is not None and total:  # ids past the last page are nobody's
-        low, high = torch.aminmax(ids[:total])
+    if ids is not None and count:  # ids past the last page are nobody's
+        low, high = torch.aminmax(ids[:count])
         if low.item() < 0:
-            metadata.in_range(ids[:total], "indices", 0, None, "page ids")
+            metadata.in_range(ids[:count], "indices", 0, None, "page ids")
         batch.max_page = int(high)
     last = intake.host(last_page_len)
     if last is not None:
-        batch.kv_lens = _paged_lens(pages, last.tolist(), layout.page_size)
+        batch.kv_lens = _paged_lens(pages, last, layout.page_size)
 
 
-def _paged_lens(pages: list[int], last: list[int], size: int) -> list[int]:
+def _paged_lens(pages: Sequence[int], last: Tensor, size: int) -> Sequence[int]:
+    if isinstance(pages, Lengths):
+        low, high = last.aminmax()
+        if pages.shortest > 0 and int(low) >= 1 and int(high) <= size:
+            return Lengths((pages.values.long() - 1) * size + last)
+    return _checked_lens(list(pages), last.tolist(), size)
+
+
+def _checked_lens(pages: list[int], last: list[int], size: int) -> list[int]:
     usual = not pages or (0 not in pages and min(last) >= 1 and max(last) <= size)
     for b, (n, tokens) in enumerate(() if usual else zip(pages, last, strict=True)):
         low, high = (1, size) if n else (0, 0)
@@ -261,10 +281,12 @@ def _block_sparse(batch: AttentionBatch, layout: BlockSparse, heads: int, intake
         _check_block_ids(found, counts, rows, [-(-n // layout.c) for n in batch.kv_lens])
 
 
-def _check_block_ids(ids: Tensor, counts: list[int], rows: list[int], blocks: list[int]) -> None:
+def _check_block_ids(
+    ids: Tensor, counts: Sequence[int], rows: list[int], blocks: list[int]
+) -> None:
     """Each id against the number of key blocks of its request: one limit for every id, at once."""
     limits, per_row, per_id = (
-        torch.tensor(x, dtype=torch.int64, device="cpu") for x in (blocks, rows, counts)
+        torch.tensor(list(x), dtype=torch.int64, device="cpu") for x in (blocks, rows, counts)
     )
     limits = limits.repeat_interleave(per_row).repeat_interleave(per_id)
     bad = (ids < 0) | (ids >= limits)

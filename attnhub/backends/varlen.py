@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ class _Plan:
         self._staging.copy(destination, x)
         return destination
 
-    def _rows_without_keys(self, qo_lens: list[int], kv_lens: list[int]) -> Tensor | None:
+    def _rows_without_keys(self, qo_lens: Sequence[int], kv_lens: Sequence[int]) -> Tensor | None:
         """Bool ``[tokens]``, or None if every row sees a key: the kernel leaves their LSE open."""
         left, right = self._problem.variant.band
         if all(m and (right < 0 or n <= m) for n, m in zip(qo_lens, kv_lens, strict=True)) and (

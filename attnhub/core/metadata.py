@@ -48,6 +48,13 @@ def indptr_values(values: Tensor, name: str) -> list[int]:
     return p
 
 
+def check_indptr(values: Tensor, name: str) -> None:
+    """Check what ``indptr_values`` does, of long tensors without a list of them."""
+    if values.numel() > 1 and int(values[0]) == 0 and not bool((values[1:] < values[:-1]).any()):
+        return
+    indptr_values(values, name)  # says what is wrong
+
+
 def in_range(values: Tensor, name: str, low: int, high: int | None, what: str) -> None:
     """Check ``low <= values < high`` and name the first that is not."""
     if not values.numel():

@@ -24,17 +24,36 @@ class Staging:
         if source.device.type != "cpu" or self._device.type == "cpu":
             destination.copy_(source, non_blocking=True)
             return
-        pinned = self._buffer(source.nbytes)[: source.nbytes].view(source.dtype).view_as(source)
-        pinned.copy_(source)
-        destination.copy_(pinned, non_blocking=True)
-        event = torch.cuda.Event()
+        event, pinned = self._buffer(source.nbytes)
+        part = pinned[: source.nbytes].view(source.dtype).view_as(source)
+        part.copy_(source)
+        self._send(destination, part, event, pinned)
+
+    def upload(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Enqueue one copy of tensors of one dtype and one dimension; they are views of it."""
+        sizes = [part.numel() for part in parts]
+        kind = parts[0].dtype
+        up = torch.empty(sum(sizes), dtype=kind, device=self._device)
+        if self._device.type == "cpu":
+            torch.cat(parts, out=up)
+        else:
+            event, pinned = self._buffer(up.nbytes)
+            block = pinned[: up.nbytes].view(kind)
+            torch.cat(parts, out=block)
+            self._send(up, block, event, pinned)
+        return torch.split(up, sizes)
+
+    def _send(self, to: Tensor, block: Tensor, event: torch.cuda.Event, pinned: Tensor) -> None:
+        to.copy_(block, non_blocking=True)
         event.record(torch.cuda.current_stream(self._device))
         self._busy.append((event, pinned))
 
-    def _buffer(self, nbytes: int) -> Tensor:
+    def _buffer(self, nbytes: int) -> tuple[torch.cuda.Event, Tensor]:
+        """Pinned bytes that no copy reads, at least so many, and the event that says so again."""
         if self._busy and self._busy[0][0].query():
-            storage = self._busy.popleft()[1].untyped_storage()
-            if storage.nbytes() >= nbytes:
-                return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+            event, pinned = self._busy.popleft()
+            if pinned.numel() >= nbytes:
+                return event, pinned
         size = max(4096, 1 << (nbytes - 1).bit_length()) if nbytes else 4096
-        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+        pinned = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+        return torch.cuda.Event(), pinned

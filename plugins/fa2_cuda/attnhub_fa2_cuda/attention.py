@@ -86,13 +86,11 @@ class Choices:
         elif problem.deterministic:  # by one tile whatever the batch
             self.decode = self.prefill
 
-    def of(self, longest: int | None, lengths: list[int] | None) -> Choice:
-        """The kernel for a batch whose longest request, or all of whose lengths, may be known."""
+    def of(self, longest: int | None, shortest: int | None) -> Choice:
+        """The kernel for a batch, of whose longest and shortest request something may be known."""
         if longest is not None and longest <= self.short:
             return self.decode
-        if lengths is None or any(0 < n <= self.short for n in lengths):
-            return self.mixed
-        return self.prefill
+        return self.mixed if shortest is None or shortest <= self.short else self.prefill
 
     def all(self, problem: AttentionProblem) -> tuple[Choice, ...]:
         """Those that batches may need. A graph goes on with the one that it was captured with."""
@@ -174,11 +172,11 @@ class AttentionPlan:
         if self._problem.graph:
             [only] = self._choices.all(self._problem)
             return self._runs[only.name]
-        choice = self._choices.of(batch.max_qo_len, batch.qo_lens)
+        choice = self._choices.of(batch.max_qo_len, batch.min_qo_len)
         requests = batch.batch
         if self._problem.block is not None:  # each row of blocks is one
             rows = self._problem.block[0]
-            choice = self._choices.of(rows, [rows])
+            choice = self._choices.of(rows, rows)
             requests = batch.kv.block_indptr.numel() - 1  # type: ignore[union-attr]
         kv_tokens = 0 if indices is None else indices.numel() * page_size_of(self._problem)
         return self._run_of(choice, max(requests, 1), kv_tokens)
@@ -204,10 +202,7 @@ class AttentionPlan:
         away = [x for x in given if x is not None and x.device != self._device]
         if not away:
             return list(given)
-        block = torch.cat(away)
-        up = torch.empty(block.shape, dtype=block.dtype, device=self._device)
-        self._staging.copy(up, block)
-        parts = iter(up.split([x.numel() for x in away]))
+        parts = iter(self._staging.upload(*away))
         return [x if x is None or x.device == self._device else next(parts) for x in given]
 
     def run(
