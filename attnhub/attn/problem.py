@@ -179,6 +179,12 @@ class AttentionProblem(Problem):
                     f"kv={self.kv!r} with {name}={getattr(self, name)}: "
                     f"give {name} with kv={kind!r}, and with no other"
                 )
+        rope = self.variant.rope
+        if rope is not None and (rope.rotary_dim or 0) > self.head_dim_qk:
+            raise InvalidArgument(
+                f"rotary_dim={rope.rotary_dim} with head_dim_qk={self.head_dim_qk}: give at most "
+                "the channels that a head has"
+            )
         if self.kv == "dense":
             if self.mask == "packed":
                 raise InvalidArgument("kv='dense' with mask='packed': dense masks are bool")

@@ -215,6 +215,10 @@ def _by_hand(variant: Variant, functor: Functor) -> str:
         f'static_assert({functor.struct}::{flag} == {str(value).lower()}, "as its Functor says");\n'
         for flag, value in flags.items()
     )
+    checks += (
+        f"static_assert({functor.struct}::kSoftmax || !{functor.struct}::kHasSinks,\n"
+        '              "a sink is a term of the softmax denominator");\n'
+    )
     return _BY_HAND.format(source=functor.source, checks=checks, struct=functor.struct)
 
 

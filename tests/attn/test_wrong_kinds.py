@@ -235,3 +235,17 @@ def test_messages_name_the_shapes_that_were_given() -> None:
         attnhub.attention(Q, K, K, out=torch.zeros(3, 4, 9))
     with pytest.raises(InvalidArgument, match=r"mask has shape \[1, 3, 9\], needs \[3, 9\]"):
         attnhub.attention(Q, K, K, mask=torch.ones(1, 3, 9, dtype=torch.bool))
+
+
+def test_a_rotation_wider_than_a_head() -> None:
+    rope = attnhub.Rope(rotary_dim=128)
+    with pytest.raises(InvalidArgument, match="rotary_dim=128 with head_dim_qk=64: give at most"):
+        attnhub.explain(
+            "attention",
+            device="cpu",
+            num_qo_heads=1,
+            num_kv_heads=1,
+            head_dim=64,
+            dtype="float32",
+            variant=Variant(rope=rope),
+        )

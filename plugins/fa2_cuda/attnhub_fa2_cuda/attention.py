@@ -26,7 +26,7 @@ from attnhub.plugin import (
     stream,
 )
 from attnhub_fa2_cuda import tiles
-from attnhub_fa2_cuda.blocks import pages_of
+from attnhub_fa2_cuda.blocks import Rows
 from attnhub_fa2_cuda.kernel import format_of, rotary_dim, spec
 from attnhub_fa2_cuda.masks import MaskOffsets
 from attnhub_fa2_cuda.shares import Heads, Share, ShareRun, page_size_of
@@ -66,10 +66,8 @@ class Choices:
         self.short = decode.rows // Heads.of(problem, decode).group
         everything = (1, _ANY)
         short, long = (1, self.short), (self.short + 1, _ANY)
-        # Room for fixed pieces grows with the longest request that a share takes.
-        only_short = short if problem.deterministic else everything
         self.decode = Choice(
-            name="decode", shares=(Share(tile=decode, is_decode=True, qo_lens=only_short),)
+            name="decode", shares=(Share(tile=decode, is_decode=True, qo_lens=everything),)
         )
         self.prefill = Choice(
             name="prefill", shares=(Share(tile=prefill, is_decode=False, qo_lens=everything),)
@@ -83,8 +81,9 @@ class Choices:
                     Share(tile=decode, is_decode=True, qo_lens=short),
                 ),
             )
-        elif problem.deterministic:  # by one tile whatever the batch
-            self.decode = self.prefill
+        # By one tile, and that in the same kernel: in two of them it may not be compiled alike.
+        if problem.deterministic:
+            self.decode = self.prefill = self.mixed
 
     def of(self, longest: int | None, shortest: int | None) -> Choice:
         """The kernel for a batch, of whose longest and shortest request something may be known."""
@@ -96,6 +95,8 @@ class Choices:
         """Those that batches may need. A graph goes on with the one that it was captured with."""
         if problem.graph:
             return (self.of(problem.extent.qo_len, None),)
+        if problem.block is not None:  # each row of blocks is a request
+            return (self.of(problem.block[0], problem.block[0]),)
         found = (self.decode, self.prefill, self.mixed)
         return tuple({choice.name: choice for choice in found}.values())
 
@@ -145,16 +146,19 @@ class AttentionPlan:
         """Upload what lies on the host, and have the device plan the batch."""
         kv: Any = batch.kv
         pages = (kv.last_page_len, kv.indices) if isinstance(kv, PagedKV) else (None, None)
+        sparse = (kv.block_indptr, kv.block_indices) if self._problem.block else ()
         # Kept: the kernels read these until the next batch.
         self._metadata = self._on_device(
-            batch.qo_indptr, kv.indptr, *pages, batch.q_offset, batch.k_offset
+            batch.qo_indptr, kv.indptr, *pages, batch.q_offset, batch.k_offset, *sparse
         )
-        qo_indptr, kv_indptr, last_page_len, indices, q_offset, k_offset = self._metadata
+        qo_indptr, kv_indptr, last_page_len, indices, q_offset, k_offset, *blocks = self._metadata
         mask: tuple[Tensor | None, ...] = ()
         if self._masks is not None:
             mask = self._masks.update(batch, qo_indptr, kv_indptr, last_page_len)
         if self._problem.block is not None:
-            rows = pages_of(batch, qo_indptr, self._problem.block, self._device)
+            block_mask, custom = (self._sent(x) for x in (kv.block_mask, batch.mask))
+            given = Rows(qo_indptr, kv_indptr, *blocks, block=self._problem.block)
+            rows = given.pages(block_mask, custom, is_packed=batch.mask_packed)
             qo_indptr, kv_indptr = rows.qo_indptr, rows.kv_indptr
             last_page_len, indices = rows.last_page_len, rows.indices
             mask = (rows.mask, rows.mask_offsets)
@@ -174,9 +178,8 @@ class AttentionPlan:
             return self._runs[only.name]
         choice = self._choices.of(batch.max_qo_len, batch.min_qo_len)
         requests = batch.batch
-        if self._problem.block is not None:  # each row of blocks is one
-            rows = self._problem.block[0]
-            choice = self._choices.of(rows, rows)
+        if self._problem.block is not None:
+            [choice] = self._choices.all(self._problem)
             requests = batch.kv.block_indptr.numel() - 1  # type: ignore[union-attr]
         kv_tokens = 0 if indices is None else indices.numel() * page_size_of(self._problem)
         return self._run_of(choice, max(requests, 1), kv_tokens)
@@ -192,7 +195,7 @@ class AttentionPlan:
                 choice.spec(problem),
                 choice.shares,
                 smem=choice.smem(problem),
-                max_batch=batch,
+                max_batch=1 << (batch - 1).bit_length(),
                 kv_tokens=1 << (kv_tokens - 1).bit_length() if kv_tokens else 0,
             )
         return run
@@ -204,6 +207,14 @@ class AttentionPlan:
             return list(given)
         parts = iter(self._staging.upload(*away))
         return [x if x is None or x.device == self._device else next(parts) for x in given]
+
+    def _sent(self, x: Tensor | None) -> Tensor | None:
+        """The same on the device, of any dtype."""
+        if x is None or x.device == self._device:
+            return x
+        up = torch.empty(x.shape, dtype=x.dtype, device=self._device)
+        self._staging.copy(up, x)
+        return up
 
     def run(
         self,

@@ -29,6 +29,16 @@ def page_size_of(problem: AttentionProblem) -> int:
     return problem.block[1] if problem.block else problem.page_size or 1
 
 
+def may_overlap(problem: AttentionProblem) -> bool:
+    """Whether a launch may begin before what is ahead of it in the stream has ended.
+
+    Tensors of variants are read by loads that compilers may do at any time, before the kernel
+    waits as well, and what is ahead may write them.
+    """
+    has_tensors = any(spec.kind == "tensor" for spec in problem.variant.params)
+    return (problem.device.sm or 0) >= _FIRST_WITH_PDL and not has_tensors
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """How the query heads of a KV head are packed into the rows of a tile."""
@@ -154,11 +164,11 @@ class ShareRun:
                 (*fast_divisor(heads.group), heads.groups_per_kv, section.num_lanes)
             )
         self._fixed = (*fast_divisor(page_size), problem.num_qo_heads)
+        self._on_gpu, self._is_captured = device.type == "cuda", False
         loaded = kernel(spec)
-        can_overlap = device.sm is not None and device.sm >= _FIRST_WITH_PDL
         self._launchers = [
             loaded.launcher(device.index, block=tiles[0].threads, smem=smem, pdl=pdl)
-            for pdl in (False, can_overlap)
+            for pdl in (False, may_overlap(problem))
         ]
         self._bind()
 
@@ -180,12 +190,19 @@ class ShareRun:
         if self._work.schedule(0) is not self._bound:  # it has grown
             self._bind()
         self.launch = self._launch_first
+        self._is_captured = False
 
     def _launch_first(self, grid: int, stream: int, *values: Any) -> None:
         """What ``launch`` is after a plan, for whose end it waits.
 
         Those that follow may begin before what is ahead of them in the stream has ended: the
-        kernel waits itself, when it needs to.
+        kernel waits itself, when it needs to. What is captured does not run, so that the first to
+        run is still to come.
         """
+        if self._on_gpu and torch.cuda.is_current_stream_capturing():
+            launch = self._after_run if self._is_captured else self._after_plan
+            self._is_captured = True
+            launch(grid, stream, *values)
+            return
         self._after_plan(grid, stream, *values)
         self.launch = self._after_run

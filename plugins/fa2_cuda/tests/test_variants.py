@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -11,11 +12,12 @@ from torch import Tensor
 
 import attnhub
 from attnhub import Functor, ScalarParam, TensorParam
-from attnhub.plugin import Registry, Variant
+from attnhub.plugin import AttentionProblem, Registry, Variant, describe
 from attnhub.testing.compare import assert_close
 from attnhub.testing.emulator import BuildFailed, EmulatedGpu
 from attnhub.testing.generators import indptr, page_table, paged_cache, seeded
 from attnhub_fa2_cuda import manifest
+from attnhub_fa2_cuda.shares import may_overlap
 
 HEADS, KV_HEADS, DIM, PAGE = 4, 2, 64, 8
 QO_LENS, KV_LENS = [20, 1, 3], [70, 150, 9]
@@ -147,6 +149,46 @@ def test_by_hand(name: str) -> None:
     traced = EXAMPLES[name]
     given = Example(BY_HAND[name], traced.params)
     assert torch.equal(attend("fa2_cuda", given), attend("fa2_cuda", traced))
+
+
+@pytest.mark.parametrize("lowest", [torch.finfo(torch.float32).min, -2.4e38, -math.inf])
+def test_scores_as_low_as_floats_are(lowest: float) -> None:
+    """As additive masks have them: of whole blocks at first, and of all keys of some rows."""
+    variant = Variant(
+        score_mod=lambda score, b, h, q_idx, kv_idx: torch.where(
+            (kv_idx < 100) & (q_idx % 3 > 0), lowest, score
+        )
+    )
+    example = Example(variant, {})
+    assert_close(attend("fa2_cuda", example), attend("reference", example), dtype=torch.float16)
+
+
+@pytest.mark.parametrize("name", ["Params", "Format", "Shape0", "Share"])
+def test_any_name_of_a_struct(name: str) -> None:
+    source = STRUCTS.replace("namespace mine {", "").replace("}  // namespace mine", "")
+    functor = Functor(
+        source=source.replace("Documents", name),
+        struct=name,
+        hooks=("mask_mod",),
+        params=(document,),
+    )
+    traced = EXAMPLES["documents"]
+    given = Example(Variant(causal=True, functor=functor), traced.params)
+    assert torch.equal(attend("fa2_cuda", given), attend("fa2_cuda", traced))
+
+
+def test_launches_overlap_unless_tensors_of_variants_may_change() -> None:
+    """What a variant looks up may be read before the kernel waits for what is ahead."""
+    facts = {"num_qo_heads": 2, "num_kv_heads": 1, "head_dim": 64, "dtype": "float16"}
+
+    def overlaps(device: str, variant: Variant) -> bool:
+        problem = AttentionProblem.of(describe(device), variant=variant, **facts)
+        return may_overlap(problem)
+
+    assert overlaps("h100", Variant(causal=True))
+    assert overlaps("h100", EXAMPLES["FlashSigmoid"].variant)
+    assert not overlaps("h100", EXAMPLES["table of distances"].variant)
+    assert not overlaps("a100", Variant(causal=True))
 
 
 def test_a_struct_that_is_not_what_its_functor_says() -> None:

@@ -21,7 +21,10 @@ struct OnlineSoftmax {
   // Turns a block of scores into probabilities that are not yet divided by their sum. Returns
   // whether any row of the warp needs what was summed before multiplied with shrink[row], which is 1
   // for those that do not. scale > 0.
-  template <int kTiles>
+  //
+  // kAnySize: scores may be as large as floats are, as those that a user computed; then the maximum is
+  // taken off before the scale is multiplied in, for one more instruction each.
+  template <bool kAnySize = false, int kTiles>
   ATTNHUB_DEVICE bool update(float (&scores)[kTiles][4], float scale, float (&shrink)[2]) {
     bool is_raised = false;
 #pragma unroll
@@ -42,13 +45,16 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       // A row that has seen no key yet: nothing is subtracted from -inf.
-      const float base = max[row] == kMinusInf ? 0.0f : max[row] * scale;
+      const float highest = max[row] == kMinusInf ? 0.0f : max[row];
+      const float base = highest * scale;
       sum[row] *= shrink[row];
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int e = row * 2; e < row * 2 + 2; ++e) {
-          scores[n][e] = ptx::ex2(scores[n][e] * scale - base);
+          const float exponent =
+              kAnySize ? (scores[n][e] - highest) * scale : scores[n][e] * scale - base;
+          scores[n][e] = ptx::ex2(exponent);
           sum[row] += scores[n][e];
         }
       }

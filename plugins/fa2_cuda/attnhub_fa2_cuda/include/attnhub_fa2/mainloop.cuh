@@ -37,8 +37,7 @@ struct Mainloop {
   // Which keys a row sees is more than a range of them.
   static constexpr bool kMasksElements = Variant::kMasks || P::Mask::kExists;
   // Whether a row sees any key matters by itself, not only through its sum.
-  static constexpr bool kTellsEmptyRows =
-      !Variant::kSoftmax || Variant::kHasSinks || Variant::kTransformsOutput;
+  static constexpr bool kTellsEmptyRows = fa2::kTellsEmptyRows<Variant>;
   static constexpr float kHidden = Variant::kSoftmax ? kMinusInf : 0.0f;  // a masked score
 
   const P& p;
@@ -286,7 +285,8 @@ struct Mainloop {
       transform(scores[m], m, first_key_of(block) + first_row);
       if constexpr (Variant::kSoftmax) {
         float shrink[2];
-        if (!softmax[m].update(scores[m], kLog2E * softmax_scale(), shrink)) continue;
+        constexpr bool kAnySize = Variant::kTransformsScores;
+        if (!softmax[m].template update<kAnySize>(scores[m], kLog2E * softmax_scale(), shrink)) continue;
 #pragma unroll
         for (int n = 0; n < kTilesD; ++n) {
 #pragma unroll

@@ -39,6 +39,7 @@ ATTNHUB_DEVICE void channels_of_pair(int idx, int (&channels)[2]) {
   channels[0] = 2 * idx;
   channels[1] = 2 * idx + 1;
   if constexpr (R::kExists) {
+    static_assert(2 * R::Pairs::kCount <= kDim, "a head has the channels that turn");
     if (idx < R::Pairs::kCount) {
       channels[0] = R::Pairs::first(idx);
       channels[1] = R::Pairs::second(idx);

@@ -12,9 +12,15 @@
 
 namespace attnhub::fa2 {
 
+// Whether it matters by itself that a row sees no key, not only through its sum.
+template <class Variant>
+constexpr bool kTellsEmptyRows =
+    !Variant::kSoftmax || Variant::kHasSinks || Variant::kTransformsOutput;
+
 // NOTE: -inf says of a partial result that it saw no key. One that saw keys of which every score is
-// -inf has a sum of 0 too; it says this, which no other state notices when they are merged.
-constexpr float kOnlyMinusInf = -1e38f;
+// -inf has a sum of 0 too; where it matters it says this, which no other state notices when they are
+// merged.
+constexpr float kOnlyMinusInf = -0x1.fffffep127f;
 
 // The columns that this lane has of a row which a warp holds: four of each 128.
 template <int kDim>
@@ -42,7 +48,9 @@ struct RowState : MergedState<LaneColumns<P::Format::kDimVo>::kSize> {
     if constexpr (Variant::kSoftmax) {
       const bool has_keys = this->lse != kMinusInf;
       this->normalise();
-      if (has_keys && this->lse == kMinusInf) this->lse = kOnlyMinusInf;
+      if (kTellsEmptyRows<Variant> && has_keys && this->lse == kMinusInf) {
+        this->lse = kOnlyMinusInf;
+      }
     }
   }
 };
@@ -81,7 +89,7 @@ struct RowEnd {
       : p(params),
         piece(its_piece),
         at(row),
-        lse(natural_lse <= kOnlyMinusInf ? kMinusInf : natural_lse),
+        lse(kTellsEmptyRows<Variant> && natural_lse == kOnlyMinusInf ? kMinusInf : natural_lse),
         factor(params.scale_v * params.scales_v.of(kv_head)),
         sees_keys(natural_lse != kMinusInf) {
     if constexpr (Variant::kHasSinks) {

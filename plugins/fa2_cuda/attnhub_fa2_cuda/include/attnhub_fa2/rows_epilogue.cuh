@@ -23,26 +23,32 @@ struct RowsEpilogue : Destination<Shape, P> {
 
   ATTNHUB_DEVICE RowsEpilogue(const Base& base, From& mainloop) : Base(base), from(mainloop) {}
 
-  // Divides what was summed by its weights.
+  // Divides what was summed by its weights. NOTE: rows without a key become 0, and not 0 times what
+  // was summed, which is NaN where a value is.
   ATTNHUB_DEVICE void normalise() {
 #pragma unroll
     for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        float inverse = 1.0f;
         lse[m][half] = from.natural_max(m, half);
+        const bool has_keys = lse[m][half] != kMinusInf;
         if constexpr (Variant::kSoftmax) {
           const float sum = from.sum_of(m, half);
           if (sum != 0.0f) lse[m][half] += ptx::lg2(sum) * kLn2;
-          scale_row(m, half, sum == 0.0f ? 0.0f : ptx::rcp(sum));
+          inverse = sum == 0.0f ? 0.0f : ptx::rcp(sum);
         }
+        scale_row(m, half, inverse, has_keys);
       }
     }
   }
-  ATTNHUB_DEVICE void scale_row(int m, int half, float factor) {
+  ATTNHUB_DEVICE void scale_row(int m, int half, float factor, bool has_keys) {
 #pragma unroll
     for (int n = 0; n < kTilesD; ++n) {
-      from.out[m][n][half * 2] *= factor;
-      from.out[m][n][half * 2 + 1] *= factor;
+#pragma unroll
+      for (int e = half * 2; e < half * 2 + 2; ++e) {
+        from.out[m][n][e] = has_keys ? from.out[m][n][e] * factor : 0.0f;
+      }
     }
   }
 
@@ -82,7 +88,7 @@ struct RowsEpilogue : Destination<Shape, P> {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         lse[m][half] = weights[half].merged_lse();
-        if constexpr (Variant::kSoftmax) scale_row(m, half, weights[half].inverse());
+        if constexpr (Variant::kSoftmax) scale_row(m, half, weights[half].inverse(), true);
       }
     }
   }
