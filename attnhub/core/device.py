@@ -37,12 +37,36 @@ class Device:
     simulated: bool = False
 
     @property
+    def smem_kb(self) -> int:
+        """KB of shared memory of an SM; 0 without SMs.
+
+        Of a GPU that the table does not know, what the least since Ampere has. From the CUDA C++
+        Programming Guide, technical specifications per compute capability.
+        """
+        return 0 if self.sm is None else _SMEM_KB.get(self.sm, _LEAST_SMEM_KB)
+
+    @property
+    def smem_kept_kb(self) -> int:
+        """KB of it that each CTA costs beside its own, so that none may have all."""
+        return 1 if (self.sm or 0) >= _FIRST_THAT_KEEPS else 0
+
+    @property
     def arch(self) -> str:
         """``"cpu"`` or ``"sm_90"``."""
         return self.type if self.sm is None else f"sm_{self.sm}"
 
     def __str__(self) -> str:
         return self.name if self.sm is None else f"{self.name} ({self.arch})"
+
+
+#: By compute capability.
+_SMEM_KB = {
+    75: 64,
+    **dict.fromkeys((80, 87), 164),
+    **dict.fromkeys((86, 88, 89, 120, 121), 100),
+    **dict.fromkeys((90, 100, 103), 228),
+}
+_LEAST_SMEM_KB, _FIRST_THAT_KEEPS = 100, 80
 
 
 def _gpu(name: str, sm: int, num_sms: int, bandwidth: float, tflops: float, fp8: float) -> Device:

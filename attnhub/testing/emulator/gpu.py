@@ -19,10 +19,6 @@ from attnhub.testing.emulator.params import as_pointee
 
 _LOAD = "attnhub.kernels.load"
 _KIB = 1024
-#: KiB of shared memory that a CTA may have, by the first compute capability of which that is true.
-_CTA_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99}
-#: From here on an SM keeps one more for itself, for each CTA.
-_FIRST_THAT_KEEPS = 80
 _MAX_THREADS = 1024
 _MAX_CLUSTER, _FIRST_WITH_CLUSTERS = 16, 90
 
@@ -114,12 +110,14 @@ class EmulatedGpu:
     @property
     def smem_of_cta(self) -> int:
         """Bytes of shared memory that a CTA may have."""
-        return _CTA_KIB[max(sm for sm in _CTA_KIB if sm <= self.sm)] * _KIB
+        sm = describe(f"sm_{self.sm}")
+        return (sm.smem_kb - sm.smem_kept_kb) * _KIB
 
     def room_for(self, smem: int) -> int:
         """How many CTAs with so much shared memory each an SM holds."""
-        kept = _KIB if self.sm >= _FIRST_THAT_KEEPS else 0
-        return min(self.ctas_per_sm, (self.smem_of_cta + kept) // max(smem + kept, 1))
+        sm = describe(f"sm_{self.sm}")
+        each = smem + sm.smem_kept_kb * _KIB
+        return min(self.ctas_per_sm, sm.smem_kb * _KIB // max(each, 1))
 
     def launch(self, spec: KernelSpec, shape: Launch, values: tuple[Any, ...]) -> None:
         """Run a kernel to its end."""

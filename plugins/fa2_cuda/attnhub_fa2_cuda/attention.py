@@ -60,8 +60,8 @@ class Choices:
     """
 
     def __init__(self, problem: AttentionProblem) -> None:
-        form, sm = format_of(problem), problem.device.sm
-        decode, prefill = tiles.decode(form, sm), tiles.prefill(form, sm)
+        form, smem_kb = format_of(problem), problem.device.smem_kb
+        decode, prefill = tiles.decode(form, smem_kb), tiles.prefill(form, smem_kb)
         #: queries of the longest request that counts as short
         self.short = decode.rows // Heads.of(problem, decode).group
         everything = (1, _ANY)

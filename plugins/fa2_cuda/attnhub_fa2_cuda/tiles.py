@@ -10,14 +10,6 @@ _ALIGNMENT = 1024
 _ROW_BYTES = 16  # of TileRow
 _PADDING_FLOATS = 4  # of a row of Exchange
 
-#: Shared memory of an SM in KB by compute capability (CUDA C++ Programming Guide, technical
-#: specifications). A CTA may have all of it but 1 KB, which each CTA costs beside its own.
-SMEM_KB = {
-    **dict.fromkeys((80, 87), 164),
-    **dict.fromkeys((86, 88, 89, 120, 121), 100),
-    **dict.fromkeys((90, 100, 103), 228),
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
@@ -73,10 +65,9 @@ class Tile:
         union = _aligned(max(query + keys + values, exchange))
         return _aligned(union + self.rows * _ROW_BYTES + 4)
 
-    def fits(self, form: Format, sm: int | None) -> bool:
-        """Whether an SM of a compute capability holds the CTAs; of an unknown one, the least SM."""
-        per_sm = SMEM_KB.get(sm or 0, min(SMEM_KB.values())) * 1024
-        return self.ctas_per_sm * (self.smem(form) + 1024) <= per_sm
+    def fits(self, form: Format, smem_kb: int) -> bool:
+        """Whether an SM with so much memory holds the CTAs, each of which costs 1 KB more."""
+        return self.ctas_per_sm * (self.smem(form) + 1024) <= smem_kb * 1024
 
 
 def _aligned(size: int) -> int:
@@ -157,16 +148,16 @@ DECODE = (
 )
 
 
-def prefill(form: Format, sm: int | None) -> Tile:
+def prefill(form: Format, smem_kb: int) -> Tile:
     """The tile of requests with more rows."""
-    return _choose(PREFILL if form.dim_vo <= 128 else WIDE_PREFILL, form, sm)
+    return _choose(PREFILL if form.dim_vo <= 128 else WIDE_PREFILL, form, smem_kb)
 
 
-def decode(form: Format, sm: int | None) -> Tile:
+def decode(form: Format, smem_kb: int) -> Tile:
     """The tile of requests whose rows fit in it whole."""
-    return _choose(DECODE, form, sm)
+    return _choose(DECODE, form, smem_kb)
 
 
-def _choose(tiles: Sequence[Tile], form: Format, sm: int | None) -> Tile:
-    """The first that fits a GPU."""
-    return next(tile for tile in tiles if tile.fits(form, sm))
+def _choose(tiles: Sequence[Tile], form: Format, smem_kb: int) -> Tile:
+    """The first that fits. Of a device that is no GPU, as the emulator's, the last one."""
+    return next((tile for tile in tiles if tile.fits(form, smem_kb)), tiles[-1])

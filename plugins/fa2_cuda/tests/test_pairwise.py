@@ -159,7 +159,9 @@ def take_tiles_of(sm: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device "cpu" has no compute capability to choose them by."""
     for name in ("decode", "prefill"):
         real = getattr(tiles, name)
-        monkeypatch.setattr(tiles, name, lambda form, _, real=real: real(form, sm))
+        monkeypatch.setattr(
+            tiles, name, lambda form, _, real=real: real(form, describe(f"sm_{sm}").smem_kb)
+        )
 
 
 def launched(case: Case) -> str:
