@@ -38,12 +38,13 @@ class Device:
 
     @property
     def smem_kb(self) -> int:
-        """KB of shared memory of an SM; 0 without SMs.
+        """KB of shared memory of an SM.
 
-        Of a GPU that the table does not know, what the least since Ampere has. From the CUDA C++
-        Programming Guide, technical specifications per compute capability.
+        Of a GPU that the table does not know, and of a CPU, on which kernels are emulated, what the
+        least since Ampere has. From the CUDA C++ Programming Guide, technical specifications per
+        compute capability.
         """
-        return 0 if self.sm is None else _SMEM_KB.get(self.sm, _LEAST_SMEM_KB)
+        return _SMEM_KB.get(self.sm or 0, _LEAST_SMEM_KB)
 
     @property
     def smem_kept_kb(self) -> int:

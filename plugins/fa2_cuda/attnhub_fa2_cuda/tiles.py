@@ -159,5 +159,5 @@ def decode(form: Format, smem_kb: int) -> Tile:
 
 
 def _choose(tiles: Sequence[Tile], form: Format, smem_kb: int) -> Tile:
-    """The first that fits. Of a device that is no GPU, as the emulator's, the last one."""
-    return next((tile for tile in tiles if tile.fits(form, smem_kb)), tiles[-1])
+    """The first that fits; the last one does on every GPU."""
+    return next(tile for tile in tiles if tile.fits(form, smem_kb))
