@@ -120,11 +120,9 @@ def _plugins(registry: Registry, problems: Problems) -> list[dict[str, Any]]:
     broken = [info for info in registry.plugins.values() if info.error]
     problems += [(f"plugin {info.name}", info.error) for info in broken]
     installed = {entry.name for entry in discovery.entry_points()}
-    listed = env.environment().plugins.lstrip("-").split(",")
     problems += [
         ("ATTNHUB_PLUGINS", f"no plugin {name!r} is installed")
-        for name in filter(None, map(str.strip, listed))
-        if name not in installed
+        for name in sorted(discovery.listed()[0] - installed)
     ]
     return listing.plugins(registry)
 

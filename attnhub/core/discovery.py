@@ -15,6 +15,7 @@ from pathlib import Path
 
 from attnhub.core.env import environment
 from attnhub.core.registry import Registry
+from attnhub.errors import InvalidArgument
 
 GROUP = "attnhub"
 BUILTIN = "attnhub.backends.manifest"
@@ -30,14 +31,27 @@ _lock = threading.Lock()
 _default: Registry | None = None
 
 
+def listed() -> tuple[frozenset[str], bool]:
+    """The plugins that ``ATTNHUB_PLUGINS`` names, and whether these are denied.
+
+    Raises:
+        InvalidArgument: some are denied and the first is not.
+    """
+    text = environment().plugins.strip()
+    items = [item.strip() for item in text.split(",")]
+    denied = text.startswith("-")
+    if not denied and any(item.startswith("-") for item in items):
+        raise InvalidArgument(
+            f"ATTNHUB_PLUGINS={text!r} names plugins to load and plugins to skip: give either, as "
+            "'one,two' or '-one,two'"
+        )
+    return frozenset(item.lstrip("- ") for item in items) - {""}, denied
+
+
 def selected(name: str) -> bool:
     """Whether ``ATTNHUB_PLUGINS`` lets a plugin be opened at all."""
-    listed = environment().plugins
-    if not listed:
-        return True
-    denied = listed.startswith("-")
-    inside = name in {item.strip() for item in listed.lstrip("-").split(",")}
-    return inside is not denied
+    names, denied = listed()
+    return not names or (name in names) is not denied
 
 
 def register_builtin(registry: Registry) -> None:

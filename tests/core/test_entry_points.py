@@ -6,10 +6,12 @@ import sys
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from attnhub.core import discovery
+from attnhub.errors import InvalidArgument
 
 
 def install(folder: Path, project: str, points: str, kind: str = "1.0.dist-info") -> None:
@@ -188,3 +190,25 @@ def test_the_backport_of_the_library_is_not_asked(
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, backport(b="[attnhub]\nb = x\n")])
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert of_ours() == [("a", "of.folder")]
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "denied"),
+    [
+        ("", set(), False),
+        (" a , b", {"a", "b"}, False),
+        ("-a,b", {"a", "b"}, True),
+        ("- a, -b", {"a", "b"}, True),
+    ],
+)
+def test_what_the_variable_names(
+    text: str, names: set[str], denied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "environment", lambda: SimpleNamespace(plugins=text))
+    assert discovery.listed() == (names, denied)
+
+
+def test_plugins_both_named_and_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "environment", lambda: SimpleNamespace(plugins="a,-b"))
+    with pytest.raises(InvalidArgument, match="'a,-b' names plugins to load and plugins to skip"):
+        discovery.selected("a")

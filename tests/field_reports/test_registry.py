@@ -40,6 +40,8 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         pytest.param("two", ["two"], id="one named"),
         pytest.param("-one", ["two"], id="one denied"),
         pytest.param("- two , one", [], id="all denied, with blanks"),
+        pytest.param("-one,-two", [], id="each denied by itself"),
+        pytest.param(" ", ["one", "two"], id="empty"),
     ],
 )
 def test_a_denied_plugin_is_never_opened(
