@@ -38,17 +38,10 @@ class _Plan:
         assert batch.qo_lens is not None  # the sheet takes host metadata only
         assert batch.kv_lens is not None
         self._batch, self._exact = batch, None
-        self._qo_indptr = self._upload(batch.qo_indptr)
-        self._kv_indptr = self._upload(batch.kv.indptr)
+        self._qo_indptr = self._staging.on_device(batch.qo_indptr)
+        self._kv_indptr = self._staging.on_device(batch.kv.indptr)
         self._longest = (batch.max_qo_len or 0, batch.max_kv_len or 0)
         self._blind = self._rows_without_keys(batch.qo_lens, batch.kv_lens)
-
-    def _upload(self, x: Tensor) -> Tensor:
-        if x.device == self._device:
-            return x
-        destination = torch.empty(x.shape, dtype=x.dtype, device=self._device)
-        self._staging.copy(destination, x)
-        return destination
 
     def _rows_without_keys(self, qo_lens: Sequence[int], kv_lens: Sequence[int]) -> Tensor | None:
         """Bool ``[tokens]``, or None if every row sees a key: the kernel leaves their LSE open."""
@@ -62,7 +55,7 @@ class _Plan:
             for n, m in zip(qo_lens, kv_lens, strict=True)
             for i in range(n)
         ]
-        return self._upload(torch.tensor(blind, dtype=torch.bool, device="cpu"))
+        return self._staging.on_device(torch.tensor(blind, dtype=torch.bool, device="cpu"))
 
     @without_autocast
     def run(

@@ -29,6 +29,14 @@ class Staging:
         part.copy_(source)
         self._send(destination, part, event, pinned)
 
+    def on_device(self, x: Tensor) -> Tensor:
+        """The tensor itself if it lies there, else a copy, enqueued without waiting."""
+        if x.device == self._device:
+            return x
+        up = torch.empty(x.shape, dtype=x.dtype, device=self._device)
+        self.copy(up, x)
+        return up
+
     def upload(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Enqueue one copy of tensors of one dtype and one dimension; they are views of it."""
         sizes = [part.numel() for part in parts]

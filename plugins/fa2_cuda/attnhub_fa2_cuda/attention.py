@@ -111,6 +111,7 @@ class AttentionPlan:
         self._staging = Staging(self._device)
         self._runs: dict[str, ShareRun] = {}
         self._choices = Choices(problem)
+        self._needed = self._choices.all(problem)
         kernels(specs(problem))
         self._masks = None
         if problem.mask != "none" and problem.block is None:
@@ -122,7 +123,7 @@ class AttentionPlan:
                 max_batch=problem.extent.batch if problem.graph else None,
             )
         if problem.graph:  # nothing can be allocated or loaded while a graph is captured
-            [only] = self._choices.all(problem)
+            [only] = self._needed
             self._run_of(only, problem.extent.batch or 1, problem.extent.kv_tokens or 0)
         self._scale = variant.scale or 1.0 / math.sqrt(problem.head_dim_qk)
         self._code = VariantCode.of(variant)
@@ -156,7 +157,10 @@ class AttentionPlan:
         if self._masks is not None:
             mask = self._masks.update(batch, qo_indptr, kv_indptr, last_page_len)
         if self._problem.block is not None:
-            block_mask, custom = (self._sent(x) for x in (kv.block_mask, batch.mask))
+            block_mask, custom = (
+                None if x is None else self._staging.on_device(x)
+                for x in (kv.block_mask, batch.mask)
+            )
             given = Rows(qo_indptr, kv_indptr, *blocks, block=self._problem.block)
             rows = given.pages(block_mask, custom, is_packed=batch.mask_packed)
             qo_indptr, kv_indptr = rows.qo_indptr, rows.kv_indptr
@@ -173,13 +177,13 @@ class AttentionPlan:
         self._batch = (*values, _address(indices))
 
     def _run_for(self, batch: AttentionBatch, indices: Tensor | None) -> ShareRun:
+        choice = self._needed[0]
         if self._problem.graph:
-            [only] = self._choices.all(self._problem)
-            return self._runs[only.name]
-        choice = self._choices.of(batch.max_qo_len, batch.min_qo_len)
+            return self._runs[choice.name]
+        if len(self._needed) > 1:
+            choice = self._choices.of(batch.max_qo_len, batch.min_qo_len)
         requests = batch.batch
-        if self._problem.block is not None:
-            [choice] = self._choices.all(self._problem)
+        if self._problem.block is not None:  # each row of blocks is one
             requests = batch.kv.block_indptr.numel() - 1  # type: ignore[union-attr]
         kv_tokens = 0 if indices is None else indices.numel() * page_size_of(self._problem)
         return self._run_of(choice, max(requests, 1), kv_tokens)
@@ -207,14 +211,6 @@ class AttentionPlan:
             return list(given)
         parts = iter(self._staging.upload(*away))
         return [x if x is None or x.device == self._device else next(parts) for x in given]
-
-    def _sent(self, x: Tensor | None) -> Tensor | None:
-        """The same on the device, of any dtype."""
-        if x is None or x.device == self._device:
-            return x
-        up = torch.empty(x.shape, dtype=x.dtype, device=self._device)
-        self._staging.copy(up, x)
-        return up
 
     def run(
         self,
@@ -295,13 +291,11 @@ class AttentionPlan:
             else:
                 known[name] = float(value)
                 on_device += [0, 0]
-        of_elements = [
-            known[name] if hook in self._hooks else 1.0
-            for name, hook in (("q", "query_mod"), ("k", "key_mod"))
-        ]
-        of_scores = self._scale
-        for name, hook in (("q", "query_mod"), ("k", "key_mod")):
-            if hook not in self._hooks:
+        of_scores, of_elements = self._scale, [1.0, 1.0]
+        for i, (name, hook) in enumerate((("q", "query_mod"), ("k", "key_mod"))):
+            if hook in self._hooks:
+                of_elements[i] = known[name]
+            else:
                 of_scores *= known[name]
         return (of_scores, *of_elements, known["v"], *on_device)
 

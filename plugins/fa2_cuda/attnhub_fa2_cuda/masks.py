@@ -37,7 +37,6 @@ class MaskOffsets:
         max_batch: int | None,
     ) -> None:
         self._staging = staging
-        self._device = device
         self._page_size = page_size
         self._is_packed = is_packed
         self._fixed = None
@@ -60,9 +59,4 @@ class MaskOffsets:
         offsets = mask_offsets(qo_lens, kv_lens, is_packed=self._is_packed)
         if self._fixed is not None:
             offsets = self._fixed[: offsets.numel()].copy_(offsets)
-        mask = batch.mask.view(torch.uint8)
-        if mask.device != self._device:
-            up = torch.empty(mask.shape, dtype=mask.dtype, device=self._device)
-            self._staging.copy(up, mask)
-            mask = up
-        return mask, offsets
+        return self._staging.on_device(batch.mask.view(torch.uint8)), offsets

@@ -164,7 +164,7 @@ class ShareRun:
                 (*fast_divisor(heads.group), heads.groups_per_kv, section.num_lanes)
             )
         self._fixed = (*fast_divisor(page_size), problem.num_qo_heads)
-        self._on_gpu, self._is_captured = device.type == "cuda", False
+        self._on_gpu = device.type == "cuda"
         loaded = kernel(spec)
         self._launchers = [
             loaded.launcher(device.index, block=tiles[0].threads, smem=smem, pdl=pdl)
@@ -182,14 +182,13 @@ class ShareRun:
             values += (partial.data_ptr() for partial in self._partials[i])
             values += self._packing[i]
         self._after_plan, self._after_run = (one.bind(*values) for one in self._launchers)
-        self.launch: Callable[..., None] = self._launch_first
 
     def plan(self, qo_indptr: Tensor, kv_indptr: Tensor, last_page_len: Tensor | None) -> None:
         """Have the device cut up a batch, whose metadata lie there."""
         self._work.plan(qo_indptr, kv_indptr, last_page_len=last_page_len)
         if self._work.schedule(0) is not self._bound:  # it has grown
             self._bind()
-        self.launch = self._launch_first
+        self.launch: Callable[..., None] = self._launch_first
         self._is_captured = False
 
     def _launch_first(self, grid: int, stream: int, *values: Any) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 import attnhub
 from attnhub.attn import DTypes, Paged, PagedKV, Ragged, RaggedKV
 from attnhub.plugin import Variant
-from attnhub.testing.compare import assert_close
 from attnhub.testing.generators import (
     indptr,
     page_table,
@@ -20,12 +19,10 @@ from attnhub.testing.generators import (
     random_tensor,
     seeded,
 )
+from plugins.fa2_cuda.tests.reported import CAUSAL, Lengths, Result
 
 DEVICE = torch.device("cuda:0")
-CAUSAL = Variant(causal=True)
 FP8 = torch.float8_e4m3fn
-Lengths = Sequence[tuple[int, int]]
-Result = tuple[Tensor, Tensor]
 #: Left and right bounds of what a query sees round its own position, -1 for none.
 Band = tuple[int, int]
 CAUSAL_BAND: Band = (-1, 0)
@@ -33,10 +30,6 @@ CAUSAL_BAND: Band = (-1, 0)
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return random_tensor(shape, dtype, DEVICE, seeded(seed, DEVICE))
-
-
-def i32(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def in_float64(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> Result:
@@ -143,19 +136,3 @@ class Batch:
             found.append(in_float64(q, k, v, sees, factor))
         outs, lses = zip(*found, strict=True)
         return torch.cat(outs), torch.cat(lses)
-
-
-def close(got: Result, expected: Result) -> None:
-    for x, wanted, kind in zip(got, expected, ("output", "lse"), strict=True):
-        assert_close(x, wanted, dtype=torch.bfloat16, kind=kind, name=kind)
-
-
-def equal(got: Result, expected: Result) -> None:
-    for x, wanted in zip(got, expected, strict=True):
-        assert torch.equal(x, wanted)
-
-
-def unseen(got: Result, rows: slice) -> None:
-    """What rows hold that see no key."""
-    assert (got[0][rows] == 0).all()
-    assert (got[1][rows] == -math.inf).all()

@@ -19,15 +19,8 @@ from attnhub.testing.generators import (
     poison_,
     seeded,
 )
-from plugins.fa2_cuda.tests.reported_on_gpu import (
-    CAUSAL,
-    DEVICE,
-    Batch,
-    Result,
-    close,
-    equal,
-    unseen,
-)
+from plugins.fa2_cuda.tests.reported import CAUSAL, Result, close, equal, unseen
+from plugins.fa2_cuda.tests.reported_on_gpu import DEVICE, Batch
 
 pytestmark = pytest.mark.gpu(sm=80)
 

@@ -23,19 +23,8 @@ from attnhub.testing.generators import (
     masks,
     seeded,
 )
-from plugins.fa2_cuda.tests.reported_on_gpu import (
-    CAUSAL_BAND,
-    DEVICE,
-    FP8,
-    Batch,
-    Lengths,
-    close,
-    equal,
-    i32,
-    in_band,
-    normal,
-    unseen,
-)
+from plugins.fa2_cuda.tests.reported import Lengths, close, equal, i32, unseen
+from plugins.fa2_cuda.tests.reported_on_gpu import CAUSAL_BAND, DEVICE, FP8, Batch, in_band, normal
 
 pytestmark = pytest.mark.gpu(sm=80)
 
