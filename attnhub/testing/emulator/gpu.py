@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from attnhub.errors import InvalidArgument
-from attnhub.plugin import Backend, Device, KernelSpec, LaunchError, describe, hookimpl
+from attnhub.plugin import Backend, Device, KernelSpec, LaunchError, describe
 from attnhub.testing.emulator.kernel import EmulatedKernel, Launch
 from attnhub.testing.emulator.params import as_pointee
+from attnhub.testing.on_cpu import OnCpu
 
 _LOAD = "attnhub.kernels.load"
 _KIB = 1024
@@ -95,17 +96,9 @@ class EmulatedGpu:
         """What host sides are made for."""
         return describe("cpu")
 
-    def plugin(self, backends: Iterable[Backend]) -> Any:
+    def plugin(self, backends: Iterable[Backend]) -> OnCpu:
         """A plugin with the same backends, but for this device; each keeps its name."""
-        found = [
-            replace(
-                backend,
-                capability=[replace(sheet, devices=("cpu",)) for sheet in backend.sheets()],
-                probe="",
-            )
-            for backend in backends
-        ]
-        return _Plugin(found)
+        return OnCpu.of(backends)
 
     @property
     def smem_of_cta(self) -> int:
@@ -141,15 +134,6 @@ class EmulatedGpu:
                 rest = torch.empty(0, dtype=torch.uint8).set_(storage)[offset:]
                 return as_pointee(rest, kind)
         raise InvalidArgument(f"address {address:#x}: no tensor whose data_ptr() was asked for")
-
-
-class _Plugin:
-    def __init__(self, backends: list[Backend]) -> None:
-        self._backends = backends
-
-    @hookimpl
-    def attnhub_backends(self) -> list[Backend]:
-        return self._backends
 
 
 @dataclass(frozen=True, slots=True)
