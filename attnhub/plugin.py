@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from attnhub.kernels.probe import kernels_run
     from attnhub.kernels.schedule import SCHEDULE, WorkSchedule, plan_spec
     from attnhub.kernels.section import SECTION, Section
+    from attnhub.kernels.triton_variant import TritonVariant
     from attnhub.kernels.variant import VariantCode
     from attnhub.mla.inputs import MLAScales
     from attnhub.mla.problem import MLAProblem
@@ -119,6 +120,7 @@ _LAZY = {
     "Section": "attnhub.kernels.section",
     "Staging": "attnhub.core.staging",
     "TensorMap": "attnhub.jit",
+    "TritonVariant": "attnhub.kernels.triton_variant",
     "TwoStatesMerge": "attnhub.kernels.merge",
     "VariableBlockKV": "attnhub.attn.kv",
     "Variant": "attnhub.variant",
@@ -200,6 +202,7 @@ __all__ = [
     "Staging",
     "Subset",
     "TensorMap",
+    "TritonVariant",
     "TwoStatesMerge",
     "VariableBlockKV",
     "Variant",

@@ -81,13 +81,13 @@ def _values(spec: ParamSpec, value: Tensor | float) -> tuple[int | float, ...]:
         return value.data_ptr(), 0
     sizes = value.shape
     if 0 in sizes:  # a look-up finds the only element there is
-        return _zero(value.device).data_ptr(), *(0,) * spec.ndim, *sizes
+        return zero(value.device).data_ptr(), *(0,) * spec.ndim, *sizes
     if max(sizes) > _MAX_INT:  # an index reaches no further
         return value.data_ptr(), *value.stride(), *(min(size, _MAX_INT) for size in sizes)
     return value.data_ptr(), *value.stride(), *sizes
 
 
 @lru_cache
-def _zero(device: torch.device) -> Tensor:
+def zero(device: torch.device) -> Tensor:
     """As large as an element of any dtype."""
     return torch.zeros(1, dtype=torch.int64, device=device)
