@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from attnhub.attn.kv import (
     VariableBlocks,
     check_bounds,
 )
-from attnhub.attn.lengths import Lengths, longest, shortest, total
+from attnhub.attn.lengths import FEW, Lengths
 from attnhub.core import check, metadata
 from attnhub.core.problem import Extent
 
@@ -43,10 +44,6 @@ _LENGTHS: Mapping[type[KVMetadata], tuple[str, ...]] = {
 }
 
 
-#: Of so many requests a list of lengths is quicker than arithmetic on a tensor.
-_FEW = 128
-
-
 @dataclass(slots=True, kw_only=True)
 class AttentionBatch:
     """One batch's metadata, checked. Each tensor lies on the host or on the attention's device.
@@ -60,8 +57,8 @@ class AttentionBatch:
     batch: int
     qo_indptr: Tensor
     kv: KVMetadata
-    qo_lens: Sequence[int] | None = None
-    kv_lens: Sequence[int] | None = None
+    qo_lens: Lengths | None = None
+    kv_lens: Lengths | None = None
     max_qo_len: int | None = None
     max_kv_len: int | None = None
     max_page: int | None = None
@@ -75,12 +72,12 @@ class AttentionBatch:
     @property
     def num_tokens(self) -> int | None:
         """Query rows of the batch, if known on the host."""
-        return None if self.qo_lens is None else total(self.qo_lens)
+        return None if self.qo_lens is None else self.qo_lens.total
 
     @property
     def min_qo_len(self) -> int | None:
         """Queries of the shortest request, if known on the host."""
-        return None if self.qo_lens is None else shortest(self.qo_lens)
+        return None if self.qo_lens is None else self.qo_lens.shortest
 
     @property
     def metadata(self) -> str:
@@ -138,15 +135,17 @@ class Intake:
         """The values of a tensor where they may be looked at, else None."""
         return metadata.host_copy(x, validate=self.validate)
 
-    def lengths(self, indptr: Tensor, name: str) -> Sequence[int] | None:
+    def lengths(self, indptr: Tensor, name: str) -> Lengths | None:
         """The differences of checked cumulative lengths, where they may be looked at."""
         host = self.host(indptr)
         if host is None:
             return None
-        if host.numel() > _FEW:
-            metadata.check_indptr(host, name)
-            return Lengths(host.diff())
-        return [end - begin for begin, end in pairwise(metadata.indptr_values(host, name))]
+        if host.numel() <= FEW:
+            p = metadata.indptr_values(host, name)
+            return Lengths([end - begin for begin, end in pairwise(p)], total=p[-1])
+        metadata.check_indptr(host, name)
+        starts = host.numpy()
+        return Lengths(starts[1:] - starts[:-1], total=int(starts[-1]))
 
 
 def build(
@@ -192,7 +191,7 @@ def _set_bounds(batch: AttentionBatch, given: tuple[int | None, int | None]) -> 
         ("max_qo_len", batch.qo_lens, given[0]),
         ("max_kv_len", batch.kv_lens, given[1]),
     ):
-        most = None if lens is None else longest(lens)
+        most = None if lens is None else lens.longest
         if bound is not None and most is not None and most > bound:
             check.fail(f"{name}={bound} but the longest request has {most}; raise {name}")
         setattr(batch, name, bound if most is None else most)
@@ -207,7 +206,7 @@ def _paged(batch: AttentionBatch, layout: Paged, _: int, intake: Intake) -> None
     pages = intake.lengths(indptr, "indptr")
     if pages is None:
         return
-    count = total(pages)
+    count = pages.total
     if count > indices.numel():
         check.fail(
             f"indptr ends at {count} but indices has {indices.numel()} page ids; "
@@ -215,21 +214,21 @@ def _paged(batch: AttentionBatch, layout: Paged, _: int, intake: Intake) -> None
         )
     ids = intake.host(indices)
     if ids is not None and count:  # ids past the last page are nobody's
-        low, high = torch.aminmax(ids[:count])
-        if low.item() < 0:
+        used = ids.numpy()[:count]
+        if used.min() < 0:
             metadata.in_range(ids[:count], "indices", 0, None, "page ids")
-        batch.max_page = int(high)
+        batch.max_page = int(used.max())
     last = intake.host(last_page_len)
     if last is not None:
         batch.kv_lens = _paged_lens(pages, last, layout.page_size)
 
 
-def _paged_lens(pages: Sequence[int], last: Tensor, size: int) -> Sequence[int]:
-    if isinstance(pages, Lengths):
-        low, high = last.aminmax()
-        if pages.shortest > 0 and int(low) >= 1 and int(high) <= size:
-            return Lengths((pages.values.long() - 1) * size + last)
-    return _checked_lens(list(pages), last.tolist(), size)
+def _paged_lens(pages: Lengths, last: Tensor, size: int) -> Lengths:
+    if len(pages) > FEW and pages.shortest > 0:
+        tokens = last.numpy()
+        if tokens.min() >= 1 and tokens.max() <= size:
+            return Lengths((pages.values.astype(np.int64) - 1) * size + tokens)
+    return Lengths(_checked_lens(pages.tolist(), last.tolist(), size))
 
 
 def _checked_lens(pages: list[int], last: list[int], size: int) -> list[int]:
@@ -316,8 +315,8 @@ def _variable(batch: AttentionBatch, layout: KVLayout, heads: int, intake: Intak
         check.fail(f"row_sizes sums to {queries[0]}, but the request has {batch.qo_lens[0]} rows")
 
 
-def _covered(sizes: Tensor | None, name: str) -> list[int] | None:
-    """How many tokens the sizes of every head cover, as the only element of a list."""
+def _covered(sizes: Tensor | None, name: str) -> Lengths | None:
+    """How many tokens the sizes of every head cover, as the only length."""
     if sizes is None:
         return None
     if (sizes < 0).any():
@@ -325,7 +324,7 @@ def _covered(sizes: Tensor | None, name: str) -> list[int] | None:
     sums: list[int] = sizes.sum(1).tolist()
     if len(set(sums)) > 1:
         check.fail(f"{name} sums to {sums} over the heads; every head must cover all tokens")
-    return sums[:1]
+    return Lengths(sums[:1])
 
 
 _TAKE: dict[type[KVMetadata], Callable[..., None]] = {

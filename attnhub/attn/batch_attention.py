@@ -13,7 +13,6 @@ from attnhub.attn import inputs
 from attnhub.attn.batch import AttentionBatch, Offsets
 from attnhub.attn.inputs import NO_PARAMS, NO_SCALES
 from attnhub.attn.kv import DTypes, GraphLimits, KVLayout, KVMetadata, Paged, Ragged, Scales, dims
-from attnhub.attn.lengths import total
 from attnhub.attn.planned import NOT_PLANNED, PlannedBatch
 from attnhub.attn.problem import AttentionProblem, dtype_names, kv_facts
 from attnhub.core import check, functional, handles
@@ -323,8 +322,8 @@ class BatchAttention(PlannedBatch):
         shape = (rows, heads, dim) if self._kv.layout == "NHD" else (heads, rows, dim)
         check.shape(x, name, shape)
         length = x.shape[0 if self._kv.layout == "NHD" else 1]
-        if batch.kv_lens is not None and length < total(batch.kv_lens):
-            check.fail(f"{name} has {length} rows, but the plan needs {total(batch.kv_lens)}")
+        if batch.kv_lens is not None and length < batch.kv_lens.total:
+            check.fail(f"{name} has {length} rows, but the plan needs {batch.kv_lens.total}")
 
 
 def _run_flat(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, *rest: Any) -> None:

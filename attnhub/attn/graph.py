@@ -50,14 +50,14 @@ class GraphBuffers:
         if batch.mask is not None:
             self._prefix(self._mask, batch.mask)
         q_offset, k_offset = self._fill_offsets(batch)
-        empty = [0] * (self.limits.max_batch - batch.batch)
+        most = self.limits.max_batch
         return replace(
             batch,
-            batch=self.limits.max_batch,
+            batch=most,
             qo_indptr=self._qo_indptr,
             kv=self._kv,
-            qo_lens=None if batch.qo_lens is None else [*batch.qo_lens, *empty],
-            kv_lens=None if batch.kv_lens is None else [*batch.kv_lens, *empty],
+            qo_lens=None if batch.qo_lens is None else batch.qo_lens.padded(most),
+            kv_lens=None if batch.kv_lens is None else batch.kv_lens.padded(most),
             max_qo_len=_either(batch.max_qo_len, self.limits.max_qo_len),
             max_kv_len=_either(batch.max_kv_len, self.limits.max_kv_len),
             mask=None if batch.mask is None else self._mask,

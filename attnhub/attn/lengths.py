@@ -7,47 +7,56 @@ all else that the host does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[Any]
+
+
+#: Of so many a list is quicker than an array: a call of numpy takes as long as a hundred numbers.
+FEW = 128
 
 
 class Lengths(Sequence[int]):
-    """A sequence of ints over a tensor on the host. Equal to a list of the same numbers.
+    """A sequence of ints, held as a list or as an array. Equal to a list of the same numbers.
 
     Args:
-        values: int32 or int64 ``[batch]``, on the host; not changed afterwards.
+        numbers: a list, or int32 or int64 ``[batch]``; not changed afterwards.
+        total: their sum, if it is known.
     """
 
-    __slots__ = ("_bounds", "_list", "values")
+    __slots__ = ("_list", "_values", "longest", "shortest", "total")
 
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
+    def __init__(self, numbers: list[int] | Ints, *, total: int | None = None) -> None:
         self._list: list[int] | None = None
-        self._bounds: tuple[int, int] | None = None
+        self._values: Ints | None = None
+        if isinstance(numbers, list):
+            self._list = numbers
+            self.shortest, self.longest = (min(numbers), max(numbers)) if numbers else (0, 0)
+            self.total = sum(numbers) if total is None else total
+        else:
+            self._values = numbers
+            self.shortest, self.longest = int(numbers.min()), int(numbers.max())
+            self.total = int(numbers.sum()) if total is None else total
 
     @property
-    def total(self) -> int:
-        """Their sum."""
-        return int(self.values.sum())
+    def values(self) -> Ints:
+        """All of them as an array, int32 or int64."""
+        if self._values is None:
+            self._values = np.array(self._list, dtype=np.int64)
+        return self._values
 
-    @property
-    def longest(self) -> int:
-        """The largest; 0 of none."""
-        return self._aminmax()[1]
-
-    @property
-    def shortest(self) -> int:
-        """The smallest; 0 of none."""
-        return self._aminmax()[0]
-
-    def _aminmax(self) -> tuple[int, int]:
-        if self._bounds is None:
-            self._bounds = (0, 0)
-            if self.values.numel():
-                low, high = self.values.aminmax()
-                self._bounds = (int(low), int(high))
-        return self._bounds
+    def padded(self, count: int) -> Lengths:
+        """The same with zeros behind, ``count`` numbers in all."""
+        room = count - len(self)
+        if not room:
+            return self
+        if self._list is not None:
+            return Lengths(self._list + [0] * room, total=self.total)
+        zeros = np.zeros(room, self.values.dtype)
+        return Lengths(np.concatenate([self.values, zeros]), total=self.total)
 
     def tolist(self) -> list[int]:
         """All of them."""
@@ -56,7 +65,7 @@ class Lengths(Sequence[int]):
         return self._list
 
     def __len__(self) -> int:
-        return self.values.numel()
+        return len(self._list) if self._list is not None else int(self.values.size)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.tolist())
@@ -77,18 +86,3 @@ class Lengths(Sequence[int]):
 
     def __repr__(self) -> str:
         return repr(self.tolist())
-
-
-def total(lengths: Sequence[int]) -> int:
-    """The sum of lengths of any kind."""
-    return lengths.total if isinstance(lengths, Lengths) else sum(lengths)
-
-
-def longest(lengths: Sequence[int]) -> int:
-    """The largest of lengths of any kind; 0 of none."""
-    return lengths.longest if isinstance(lengths, Lengths) else max(lengths, default=0)
-
-
-def shortest(lengths: Sequence[int]) -> int:
-    """The smallest of lengths of any kind; 0 of none."""
-    return lengths.shortest if isinstance(lengths, Lengths) else min(lengths, default=0)

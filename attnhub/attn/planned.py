@@ -11,7 +11,6 @@ from torch import Tensor
 from attnhub.attn.batch import AttentionBatch, Intake
 from attnhub.attn.graph import GraphBuffers
 from attnhub.attn.kv import GraphLimits, KVLayout, Paged
-from attnhub.attn.lengths import total
 from attnhub.core import check, dispatch, handles, options
 from attnhub.core import device as devices
 from attnhub.core.decision import Decision
@@ -196,7 +195,7 @@ class PlannedBatch:
 
     def _sizes(self, batch: AttentionBatch) -> _Sizes:
         """The bucketed sizes of a batch in the order of :class:`Extent`."""
-        kv_tokens = None if batch.kv_lens is None else total(batch.kv_lens)
+        kv_tokens = None if batch.kv_lens is None else batch.kv_lens.total
         if kv_tokens is None and isinstance(self._kv, Paged):
             kv_tokens = batch.kv.indices.numel() * self._kv.page_size  # type: ignore[union-attr]
         return (

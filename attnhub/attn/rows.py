@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attnhub.attn.batch import AttentionBatch
 from attnhub.attn.kv import BlockSparseKV, PagedKV, VariableBlockKV
+from attnhub.attn.lengths import Lengths
 from attnhub.attn.problem import AttentionProblem
 
 
@@ -46,7 +47,9 @@ def on_host(batch: AttentionBatch, problem: AttentionProblem) -> AttentionBatch:
         kv_lens = kv.col_sizes[0].sum().reshape(1).tolist()
     else:
         kv_lens = kv.indptr.cpu().diff().tolist()
-    return replace(batch, qo_indptr=qo_indptr, kv=kv, qo_lens=qo_lens, kv_lens=kv_lens)
+    return replace(
+        batch, qo_indptr=qo_indptr, kv=kv, qo_lens=Lengths(qo_lens), kv_lens=Lengths(kv_lens)
+    )
 
 
 def requests(

@@ -98,8 +98,9 @@ def _is_even_decode(batch: AttentionBatch) -> bool:
     """One query a request, and keys of so like lengths that padding them is little waste."""
     if batch.qo_lens is None or not batch.kv_lens or batch.mask is not None:
         return False
-    padded = len(batch.kv_lens) * max(batch.kv_lens)
-    return set(batch.qo_lens) == {1} and padded <= _PADDING * sum(batch.kv_lens)
+    padded = len(batch.kv_lens) * batch.kv_lens.longest
+    is_decode = batch.qo_lens.shortest == batch.qo_lens.longest == 1
+    return is_decode and padded <= _PADDING * batch.kv_lens.total
 
 
 class _Decode:
@@ -109,8 +110,8 @@ class _Decode:
         assert batch.kv_lens is not None
         self._problem = problem
         host = torch.device("cpu")
-        lens = torch.tensor(batch.kv_lens, device=host)
-        longest = max(batch.kv_lens)
+        lens = torch.from_numpy(batch.kv_lens.values)
+        longest = batch.kv_lens.longest
         slot = torch.arange(longest, device=host)
         self._valid = slot < lens[:, None]
         left = problem.variant.window[0] if problem.variant.window is not None else -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,17 @@ class Staging:
         up = torch.empty(x.shape, dtype=x.dtype, device=self._device)
         self.copy(up, x)
         return up
+
+    def all_on_device(self, *given: Tensor | None) -> list[Any]:
+        """Each of ``given`` there, of one dtype and one dimension; None stays None.
+
+        What lies on the host goes up as one copy.
+        """
+        away = [x for x in given if x is not None and x.device != self._device]
+        if not away:
+            return list(given)
+        parts = iter(self.upload(*away))
+        return [x if x is None or x.device == self._device else next(parts) for x in given]
 
     def upload(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Enqueue one copy of tensors of one dtype and one dimension; they are views of it."""

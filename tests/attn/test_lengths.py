@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
 import attnhub
-from attnhub.attn.lengths import Lengths, longest, shortest, total
+from attnhub.attn.lengths import Lengths
 from attnhub.core.staging import Staging
 from attnhub.errors import InvalidArgument
 
 MANY = 300
 
 
-@pytest.mark.parametrize("numbers", [[3, 0, 5, 1], [7], []], ids=str)
-def test_are_what_a_list_is(numbers: list[int]) -> None:
-    lengths = Lengths(torch.tensor(numbers, dtype=torch.int32))
-    assert (total(lengths), longest(lengths), shortest(lengths)) == (
-        total(numbers),
-        longest(numbers),
-        shortest(numbers),
-    )
+@pytest.mark.parametrize(
+    ("numbers", "is_array"),
+    [([3, 0, 5, 1], False), ([7], False), ([], False), ([3, 0, 5, 1], True), ([7], True)],
+    ids=str,
+)
+def test_are_what_a_list_is(numbers: list[int], is_array: bool) -> None:
+    lengths = Lengths(np.array(numbers, dtype=np.int32) if is_array else numbers)
+    assert lengths.values.tolist() == numbers
+    assert lengths.total == sum(numbers)
+    assert (lengths.longest, lengths.shortest) == (max(numbers, default=0), min(numbers, default=0))
+    assert lengths.padded(len(numbers) + 2) == [*numbers, 0, 0]
     assert lengths == numbers
     assert [*lengths] == numbers
     assert (len(lengths), repr(lengths), lengths[1:]) == (len(numbers), repr(numbers), numbers[1:])

@@ -149,7 +149,7 @@ class AttentionPlan:
         pages = (kv.last_page_len, kv.indices) if isinstance(kv, PagedKV) else (None, None)
         sparse = (kv.block_indptr, kv.block_indices) if self._problem.block else ()
         # Kept: the kernels read these until the next batch.
-        self._metadata = self._on_device(
+        self._metadata = self._staging.all_on_device(
             batch.qo_indptr, kv.indptr, *pages, batch.q_offset, batch.k_offset, *sparse
         )
         qo_indptr, kv_indptr, last_page_len, indices, q_offset, k_offset, *blocks = self._metadata
@@ -203,14 +203,6 @@ class AttentionPlan:
                 kv_tokens=1 << (kv_tokens - 1).bit_length() if kv_tokens else 0,
             )
         return run
-
-    def _on_device(self, *given: Tensor | None) -> list[Any]:
-        """The same on the device; what lies on the host goes up as one copy."""
-        away = [x for x in given if x is not None and x.device != self._device]
-        if not away:
-            return list(given)
-        parts = iter(self._staging.upload(*away))
-        return [x if x is None or x.device == self._device else next(parts) for x in given]
 
     def run(
         self,
