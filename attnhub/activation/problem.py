@@ -16,14 +16,18 @@ class GatedProblem(Problem):
     dtype: str = fact(domain=("float32", "float16", "bfloat16"))
     hidden: int = fact(domain=HIDDEN)
     contiguous: bool = fact(domain=(True, False), default=True)
+    #: what the result is stored as; "same" is ``dtype``
+    out_dtype: str = fact(domain=("same", "float8_e4m3fn", "float8_e5m2"), default="same")
 
     def work(self) -> Work:
         """Gate and up are read once, their product is written once."""
         (rows,), assumed = assuming(self.extent, tokens=4096)
         elements = rows * self.hidden
+        read = DTYPE_BYTES[self.dtype]
+        written = read if self.out_dtype == "same" else DTYPE_BYTES[self.out_dtype]
         return Work(
             flops=6.0 * elements,
-            bytes=3.0 * elements * DTYPE_BYTES[self.dtype],
+            bytes=float(elements * (2 * read + written)),
             assumed=assumed,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnhub.activation import api
+from attnhub.activation import api, reference
 from attnhub.activation.problem import GatedProblem
 from attnhub.core.calls import Run, spaced
 from attnhub.core.problem import Work
@@ -23,6 +23,7 @@ _SIZES = (
     (1, 14336, "h200"),
     (128, 14336, "h200"),
     (8192, 14336, "h200"),
+    (16384, 14336, "h200"),
     (8192, 28672, "h200"),
 )
 
@@ -56,6 +57,10 @@ gelu_and_mul = _cases(api.gelu_and_mul)
 gelu_tanh_and_mul = _cases(api.gelu_tanh_and_mul)
 
 
+#: So small that products of a large gate pass the range of both FP8 formats.
+_SCALE = 2.0**-9
+
+
 def _calls(function: Callable[..., Tensor]) -> Callable[..., Run]:
     """Rows of any form, or of those that can lie apart where they should.
 
@@ -63,21 +68,39 @@ def _calls(function: Callable[..., Tensor]) -> Callable[..., Run]:
     """
 
     def build(problem: GatedProblem, device: torch.device, generator: torch.Generator) -> Run:
+        dtype = getattr(torch, problem.dtype)
+        fp8 = None if problem.out_dtype == "same" else getattr(torch, problem.out_dtype)
+        scale = None if fp8 is None else torch.tensor(_SCALE, device=device)
+
         def rows(*outer: int) -> tuple[Tensor, Tensor]:
             drawn = torch.randn(math.prod(outer), 2 * problem.hidden, generator=generator)
             drawn[:1, : problem.hidden] *= 100
             drawn[1:2, : problem.hidden] = 0
-            drawn = drawn.view(*outer, 2 * problem.hidden)
-            x = drawn.to(device, getattr(torch, problem.dtype))
-            out = x.new_full((*outer, problem.hidden), math.nan)
+            drawn = drawn.view(*outer, 2 * problem.hidden).to(dtype)
+            x = (drawn if fp8 is None else _clear_of_ties(drawn, fp8, function.__name__)).to(device)
+            out = torch.full((*outer, problem.hidden), math.nan, dtype=fp8 or dtype, device=device)
             return (x, out) if problem.contiguous else (spaced(x), spaced(out))
 
         inputs = {"rows": rows(5), "batches of rows": rows(2, 3)}
         if problem.contiguous:
             inputs |= {"one row": rows(), "no rows": rows(0)}
-        return lambda: {name: function(x, out=out) for name, (x, out) in inputs.items()}
+        return lambda: {
+            name: function(x, out=out, dtype=fp8, scale=scale) for name, (x, out) in inputs.items()
+        }
 
     return build
+
+
+def _clear_of_ties(x: Tensor, fp8: torch.dtype, name: str) -> Tensor:
+    """``x`` with 0 for each up projection whose product lies about half-way between FP8 values.
+
+    Two float32 results that are equal but for their last bits would be stored as different values.
+    """
+    function = getattr(reference, name)
+    sides = (torch.tensor(_SCALE * (1 + side), dtype=torch.float64) for side in (-2e-4, 2e-4))
+    down, up = (function(x.double(), dtype=fp8, scale=side).float() for side in sides)
+    gate, factor = x.chunk(2, dim=-1)
+    return torch.cat([gate, factor.masked_fill(down != up, 0.0)], dim=-1)
 
 
 calls = {

@@ -23,7 +23,10 @@ _SAME = "the same memory with the same strides"
 _IN_PLACE = f"q_out and k_out may be q and k themselves, {_SAME}"
 _OUT_IS_X = f"out may be x itself, {_SAME}"
 _OUT_IS_PROBS = f"out may be probs itself, {_SAME}"
-_GATED = Contract(run="x: Tensor[..., 2 * hidden], out: Out[..., hidden]", note="gate, then up")
+_GATED = Contract(
+    run="x: Tensor[..., 2 * hidden], out: Out[..., hidden], scale: Tensor[...] | None",
+    note="gate, then up; scale is [] where out is FP8, and takes the product over it, else None",
+)
 
 DENSE = Contract(
     when={"kv": OneOf("dense")},

@@ -14,6 +14,7 @@ from attnhub.testing.compare import assert_close
 
 NAMES = ["silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32]
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 BY_NAME = pytest.mark.parametrize("name", NAMES)
 
 
@@ -53,6 +54,92 @@ def test_strided_input_and_out(name: str) -> None:
     assert_close(out, expected(name, x))
     assert bool(whole[:, :2].isnan().all())
     assert bool(whole[:, 18:].isnan().all())
+
+
+@BY_NAME
+@pytest.mark.parametrize("fp8", [E4M3, E5M2], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_fp8_is_the_product_over_the_scale_rounded_once(
+    name: str, dtype: torch.dtype, fp8: torch.dtype
+) -> None:
+    x, scale = normal(40, 64, dtype=dtype), torch.tensor(0.125)
+    stored = getattr(attnhub.activation, name)(x, dtype=fp8, scale=scale)
+    assert stored.dtype == fp8
+    exact = expected(name, x) / 0.125
+    info = torch.finfo(fp8)
+    step = info.eps * 2.0 ** exact.abs().clamp(min=info.tiny).log2().floor()
+    assert bool(((stored.double() - exact).abs() <= 0.50001 * step).all())
+
+
+@BY_NAME
+@pytest.mark.parametrize("fp8", [E4M3, E5M2], ids=str)
+def test_fp8_saturates_and_keeps_nan(name: str, fp8: torch.dtype) -> None:
+    up = torch.tensor([1e6, -1e6, torch.inf, -torch.inf, torch.nan, 0.0])
+    x = torch.cat([torch.full((6,), 20.0), up])
+    out = torch.empty(6, dtype=fp8)
+    function: Callable[..., torch.Tensor] = getattr(api, name)
+    assert function(x, out=out, dtype=fp8, scale=torch.tensor(1.0)) is out
+    limit = torch.finfo(fp8).max
+    assert out.float()[:4].tolist() == [limit, -limit, limit, -limit]
+    assert bool(out.float()[4].isnan())
+    assert out.float()[5].item() == 0.0
+
+
+@BY_NAME
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        pytest.param(
+            {"scale": torch.tensor(1.0)},
+            r"scale is given, but .* dtype of x has none; .* dtype=torch\.float8_e4m3fn",
+            id="scale-without-dtype",
+        ),
+        pytest.param(
+            {"dtype": E4M3}, r"dtype=torch\.float8_e4m3fn needs scale=", id="dtype-without-scale"
+        ),
+        pytest.param(
+            {"dtype": torch.float16, "scale": torch.tensor(1.0)},
+            r"dtype=torch\.float16: give torch\.float8_e4m3fn, .* None",
+            id="no-fp8",
+        ),
+        pytest.param(
+            {"dtype": "float8_e4m3fn", "scale": torch.tensor(1.0)},
+            "dtype=float8_e4m3fn: give torch",
+            id="name-of-a-dtype",
+        ),
+        pytest.param(
+            {"dtype": E4M3, "scale": 1.0}, "scale must be a torch.Tensor, got float", id="number"
+        ),
+        pytest.param(
+            {"dtype": E4M3, "scale": torch.ones(1)},
+            r"scale has shape \[1\], needs \[\]",
+            id="shape",
+        ),
+        pytest.param(
+            {"dtype": E4M3, "scale": torch.tensor(1.0).half()},
+            "scale has dtype float16, needs float32",
+            id="half-scale",
+        ),
+        pytest.param(
+            {"dtype": E4M3, "scale": torch.tensor(1.0, device="meta")},
+            "scale is on meta, but x is on cpu",
+            id="device",
+        ),
+        pytest.param(
+            {"dtype": E4M3, "scale": torch.tensor(1.0), "out": torch.empty(2, 4)},
+            "out has dtype float32, needs float8_e4m3fn",
+            id="out-of-x",
+        ),
+        pytest.param(
+            {"out": torch.empty(2, 4, dtype=E4M3)},
+            "out has dtype float8_e4m3fn, needs float32",
+            id="out-without-dtype",
+        ),
+    ],
+)
+def test_bad_fp8_is_refused(name: str, given: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        getattr(api, name)(normal(2, 8), **given)
 
 
 @BY_NAME
@@ -104,8 +191,10 @@ def test_grad_is_no_hindrance_under_no_grad() -> None:
 @BY_NAME
 def test_is_a_well_formed_op(name: str) -> None:
     overload = getattr(api, f"_{name}").overload
-    torch.library.opcheck(overload, (normal(3, 8), torch.empty(3, 4)))
-    overload(normal(3, 8).to("meta"), torch.empty(3, 4, device="meta"))
+    torch.library.opcheck(overload, (normal(3, 8), torch.empty(3, 4), None))
+    overload(normal(3, 8).to("meta"), torch.empty(3, 4, device="meta"), None)
+    stored, scale = torch.empty(3, 4, dtype=E4M3), torch.tensor(1.0)
+    torch.library.opcheck(overload, (normal(3, 8), stored, scale), test_utils="test_faketensor")
 
 
 @BY_NAME
@@ -119,6 +208,14 @@ def test_compiles_whole(name: str, dynamic: bool) -> None:
         out = torch.empty(tokens, 4, dtype=torch.bfloat16)
         assert compiled(x, out=out) is out
         assert torch.equal(out, function(x))
+
+
+@BY_NAME
+def test_fp8_compiles_whole(name: str) -> None:
+    function: Callable[..., torch.Tensor] = getattr(api, name)
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    x, scaled = normal(3, 8), {"dtype": E5M2, "scale": torch.tensor(0.5)}
+    assert torch.equal(compiled(x, **scaled).float(), function(x, **scaled).float())
 
 
 @BY_NAME
@@ -139,6 +236,10 @@ def test_problem_tells_work() -> None:
     assert decision.chosen.name == "reference"
     problem = api.SiluAndMulProblem.of("h200", dtype="float32", hidden=100, tokens=64)
     assert problem.work().bytes == 3 * 64 * 100 * 4
+    fp8 = api.SiluAndMulProblem.of(
+        "h200", dtype="bfloat16", hidden=100, tokens=64, out_dtype="float8_e4m3fn"
+    )
+    assert fp8.work().bytes == 5 * 64 * 100
     assert (
         "assumed 4096" in api.SiluAndMulProblem.of("cpu", dtype="float16", hidden=8).work().assumed
     )

@@ -92,6 +92,15 @@ def test_bfloat16_is_rounded_once(op: Gated, activation: Callable[[float], float
 
 
 @pytest.mark.parametrize(("op", "activation"), OPS)
+def test_fp8_is_rounded_once(op: Callable[..., torch.Tensor], activation: object) -> None:
+    x, scale = normal(50, 22, dtype=torch.bfloat16), torch.tensor(0.25)
+    stored = op(x, dtype=torch.float8_e4m3fn, scale=scale)
+    assert torch.equal(stored.float(), (op(x.float()) / scale).to(torch.float8_e4m3fn).float())
+    twice = (op(x) / scale).to(torch.float8_e4m3fn)
+    assert not torch.equal(stored.float(), twice.float())
+
+
+@pytest.mark.parametrize(("op", "activation"), OPS)
 def test_any_shape_and_stride(op: Gated, activation: Callable[[float], float]) -> None:
     x = normal(4, 10, 6, dtype=torch.float32).transpose(1, 2)[::2]
     assert not x.is_contiguous()

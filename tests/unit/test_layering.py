@@ -47,6 +47,7 @@ MAY_IMPORT = {
 
 # (family, the family it uses): the reason. No other family may be imported by a family.
 FAMILY_USES = {
+    ("activation", "quantization"): "a gated activation stores FP8 as quantization does",
     ("attn", "rope"): "attention turns queries and keys by the rule that rope states",
     ("cascade", "attn"): "each level of a cascade is a BatchAttention",
     ("cascade", "page"): "levels are compared by the lengths that page tables say",

@@ -10,9 +10,10 @@ from attnhub.activation import reference
 from attnhub.backends.reference import Reference
 
 
-def _wrap(function: Callable[[Tensor], Tensor]) -> Reference:
-    def run(x: Tensor, out: Tensor) -> None:
-        out.copy_(function(x))
+def _wrap(function: Callable[..., Tensor]) -> Reference:
+    def run(x: Tensor, out: Tensor, scale: Tensor | None) -> None:
+        dtype = None if scale is None else out.dtype
+        out.copy_(function(x, dtype=dtype, scale=scale))
 
     return Reference(run)
 
