@@ -244,6 +244,23 @@ CONTRACTS: dict[str, tuple[Contract, ...]] = {
             note="HND caches are [pages, kv_heads, page, dim]",
         ),
     ),
+    "page.rope_append_paged_kv": (
+        Contract(
+            run=(
+                "q: Tensor[tokens, qo_heads, dim_qk], k: Tensor[tokens, kv_heads, dim_qk], "
+                "v: Tensor[tokens, kv_heads, dim_vo], "
+                "cos_sin_cache: Tensor[max_position, rotary_dim], "
+                "q_out: Out[tokens, qo_heads, dim_qk], "
+                "k_cache: InOut[pages, page, kv_heads, dim_qk], "
+                "v_cache: InOut[pages, page, kv_heads, dim_vo], "
+                f"scales: Scales, {_TABLE}positions: Tensor[tokens]"
+            ),
+            note=(
+                "the problem holds the pairing and the layout: HND caches are "
+                f"[pages, kv_heads, page, dim]; q_out may be q itself, {_SAME}"
+            ),
+        ),
+    ),
     "page.append_paged_mla": (
         Contract(
             run=(

@@ -75,6 +75,11 @@ _OPS: dict[str, dict[str, tuple[str, str, str]]] = {
     "page": {
         "append_paged_kv": ("AppendPagedKVProblem", "equal", "new keys and values into a cache"),
         "append_paged_mla": ("AppendPagedMLAProblem", "equal", "new MLA rows into a cache"),
+        "rope_append_paged_kv": (
+            "RopeAppendPagedKVProblem",
+            "close",
+            "rotary embedding, then new keys and values into a cache, as FP8 or not",
+        ),
         "get_batch_indices_positions": (
             "BatchIndicesPositionsProblem",
             "equal",

@@ -12,14 +12,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from attnhub.attn.kv import Scales
 from attnhub.core import check
 from attnhub.errors import InvalidArgument
+from attnhub.quantization import reference as quantization
+from attnhub.rope import reference as rope
 
 __all__ = [
     "append",
     "append_mla",
     "batch_indices_positions",
     "locate",
+    "rope_append",
     "seq_lens",
     "split_cache",
 ]
@@ -112,6 +116,63 @@ def append_mla(
     if where is not None:
         _store(ckv_cache, ckv_new, *where)
         _store(kpe_cache, kpe_new, *where)
+
+
+def rope_append(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    cos_sin_cache: Tensor,
+    caches: tuple[Tensor, Tensor],
+    batch_indices: Tensor,
+    positions: Tensor,
+    *,
+    table: tuple[Tensor, Tensor],
+    scales: Scales,
+    q_dtype: torch.dtype,
+    interleaved: bool = False,
+    layout: Layout = "NHD",
+) -> Tensor:
+    """Turn queries and keys by their positions, then `append` keys and values.
+
+    Turning and scaling are in float32; what is stored is rounded once.
+
+    Args:
+        qkv: queries ``[tokens, qo_heads, dim_k]``, keys ``[tokens, kv_heads, dim_k]`` and values
+            ``[tokens, kv_heads, dim_v]``.
+        cos_sin_cache: float32 ``[max_position, rotary_dim]``, as in
+            `attnhub.rope.reference.apply_rope_cos_sin_cache`; padding has no row there, and its
+            queries are not turned.
+        caches: of keys and of values, as in `append`, of any dtype.
+        batch_indices: as in `append`.
+        positions: as in `append`; each is a row of ``cos_sin_cache`` too.
+        table: ``indptr`` and ``indices``, as in `append`.
+        scales: what FP8 is divided by before it is stored.
+        q_dtype: of the result.
+        interleaved: as in `attnhub.rope.reference.apply_rope_cos_sin_cache`.
+        layout: as in `append`.
+
+    Returns:
+        the turned queries, stored as ``q_dtype``.
+    """
+    is_padding = batch_indices < 0
+    rows = positions.masked_fill(is_padding, 0)
+
+    def turned(x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        y = rope.apply_rope_cos_sin_cache(wide, rows, cos_sin_cache, interleaved=interleaved)
+        return torch.where(is_padding[:, None, None], wide, y)
+
+    q, k, v = qkv
+    append(
+        _stored(turned(k), caches[0].dtype, scales.k),
+        _stored(v, caches[1].dtype, scales.v),
+        batch_indices,
+        positions,
+        *caches,
+        indptr=table[0],
+        indices=table[1],
+        layout=layout,
+    )
+    return _stored(turned(q), q_dtype, scales.q)
 
 
 def locate(
@@ -260,6 +321,17 @@ def _store(
     target = cache.view(bits)
     # Where nothing is to be written, every row gets back what it holds.
     target[page, slot] = torch.where(any_inside, new.view(bits)[token], target[page, slot])
+
+
+def _stored(x: Tensor, dtype: torch.dtype, scale: Tensor | float) -> Tensor:
+    """``x`` ``[tokens, heads, dim]`` as ``dtype``; FP8 is divided by the scale, one or per head."""
+    if dtype not in check.FP8:
+        return x.to(dtype)
+    if not isinstance(scale, Tensor):
+        scale = torch.full((), scale, dtype=torch.float32, device=x.device)
+    if scale.numel() == 1:
+        return quantization.quantize(x, dtype, scale=scale.reshape([]))[0]
+    return quantization.quantize(x, dtype, axis=1, scale=scale)[0]
 
 
 def _check_dtypes(*pairs: tuple[Tensor, Tensor]) -> None:

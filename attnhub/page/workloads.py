@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, cast
 
@@ -15,7 +13,8 @@ from attnhub.attn.kv import PagedKV
 from attnhub.core.calls import Calls, Run, spaced
 from attnhub.core.problem import Work
 from attnhub.core.workload import Workload
-from attnhub.page import api
+from attnhub.page import api, rope_workloads
+from attnhub.page.batches import BATCHES, Append, int32, new_tokens, page_table, random
 from attnhub.page.problem import (
     AppendPagedKVProblem,
     AppendPagedMLAProblem,
@@ -24,53 +23,16 @@ from attnhub.page.problem import (
 )
 from attnhub.page.reference import Layout
 
-#: (requests, new tokens of each, length after, page size, tag). The first request gets none; as
-#: many tokens at the end are padding.
-_BATCHES = (
-    (3, 4, 21, 5, "small"),
-    (4, 1, 33, 16, "small"),
-    (128, 1, 2048, 16, "h200"),
-    (1024, 1, 512, 64, "h200"),
-    (9, 2048, 2048, 16, "h200"),
-)
 _HEADS, _DIM, _CKV, _KPE = 8, 128, 512, 64
 
 Make = Callable[[torch.device, torch.Generator], Run]
 
 
-def _table(requests: int, length: int, page_size: int, device: torch.device) -> PagedKV:
-    """Pages in falling order, so that no request's are consecutive."""
-    pages = -(-length // page_size)
-    total = requests * pages
-    return PagedKV(
-        indptr=_int32(range(0, total + 1, pages), device),
-        indices=_int32(reversed(range(total)), device),
-        last_page_len=_int32([length - (pages - 1) * page_size] * requests, device),
-    )
-
-
-def _int32(values: Any, device: torch.device) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.int32, device=device)
-
-
-def _new_tokens(
-    requests: int, new: int, length: int, device: torch.device
-) -> tuple[Tensor, Tensor, int]:
-    """What get_batch_indices_positions takes."""
-    indptr = _int32(accumulate([0, 0, *[new] * (requests - 1)]), device)
-    return indptr, _int32([length] * requests, device), new * requests
-
-
-def _random(shape: tuple[int, ...], device: torch.device, generator: torch.Generator) -> Tensor:
-    x = torch.randn(shape, generator=generator, device=generator.device)
-    return x.to(device, torch.bfloat16)
-
-
 def _append_kv(requests: int, new: int, length: int, page_size: int, layout: Layout) -> Make:
     def make(device: torch.device, generator: torch.Generator) -> Run:
-        table = _table(requests, length, page_size, device)
-        where = api.get_batch_indices_positions(*_new_tokens(requests, new, length, device))
-        k_new, v_new = (_random((new * requests, _HEADS, _DIM), device, generator) for _ in "kv")
+        table = page_table(requests, length, page_size, device)
+        where = api.get_batch_indices_positions(*new_tokens(requests, new, length, device))
+        k_new, v_new = (random((new * requests, _HEADS, _DIM), device, generator) for _ in "kv")
         inner = (page_size, _HEADS) if layout == "NHD" else (_HEADS, page_size)
         shape = (table.indices.numel(), 2, *inner, _DIM)
         cache = torch.zeros(shape, dtype=torch.bfloat16, device=device)
@@ -86,9 +48,9 @@ def _append_kv(requests: int, new: int, length: int, page_size: int, layout: Lay
 
 def _append_mla(requests: int, new: int, length: int, page_size: int) -> Make:
     def make(device: torch.device, generator: torch.Generator) -> Run:
-        table = _table(requests, length, page_size, device)
-        where = api.get_batch_indices_positions(*_new_tokens(requests, new, length, device))
-        ckv, kpe = (_random((new * requests, dim), device, generator) for dim in (_CKV, _KPE))
+        table = page_table(requests, length, page_size, device)
+        where = api.get_batch_indices_positions(*new_tokens(requests, new, length, device))
+        ckv, kpe = (random((new * requests, dim), device, generator) for dim in (_CKV, _KPE))
         shape = (table.indices.numel(), page_size, _CKV + _KPE)
         cache = torch.zeros(shape, dtype=torch.bfloat16, device=device)
         ckv_cache, kpe_cache = cache.split((_CKV, _KPE), dim=-1)
@@ -104,7 +66,7 @@ def _append_mla(requests: int, new: int, length: int, page_size: int) -> Make:
 
 def _batch_indices(requests: int, new: int, length: int, page_size: int) -> Make:
     def make(device: torch.device, generator: torch.Generator) -> Run:
-        inputs = _new_tokens(requests, new, length, device)
+        inputs = new_tokens(requests, new, length, device)
         return lambda: api.get_batch_indices_positions(*inputs)
 
     return make
@@ -112,7 +74,7 @@ def _batch_indices(requests: int, new: int, length: int, page_size: int) -> Make
 
 def _seq_lens(requests: int, new: int, length: int, page_size: int) -> Make:
     def make(device: torch.device, generator: torch.Generator) -> Run:
-        table = _table(requests, length, page_size, device)
+        table = page_table(requests, length, page_size, device)
         return lambda: api.get_seq_lens(table, page_size)
 
     return make
@@ -130,7 +92,7 @@ def _cases(
             tags=frozenset({tag}),
             facts={"requests": requests, "new": new, "page_size": page_size, **options},
         )
-        for requests, new, length, page_size, tag in _BATCHES
+        for requests, new, length, page_size, tag in BATCHES
     )
 
 
@@ -140,66 +102,9 @@ append_paged_kv = (
     *_cases(_append_kv, token=_KV, layout="HND"),
 )
 append_paged_mla = _cases(_append_mla, token=2 * 2 * (_CKV + _KPE))
+rope_append_paged_kv = rope_workloads.workloads
 get_batch_indices_positions = _cases(_batch_indices, token=8, request=8)
 get_seq_lens = _cases(_seq_lens, request=12)
-
-
-#: Tokens of each request before and after, in pages and tokens: one that fills a page and goes on
-#: into the next, one that gets nothing, one that is new, one that stays empty, one of one token.
-_GROWTH = (((1, 2), (2, 3)), ((0, 3), (0, 3)), ((0, 0), (2, 0)), ((0, 0), (0, 0)), ((1, 0), (1, 1)))
-_PADDING = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Append:
-    """Where new tokens go. Pages lie in any order and some are nobody's, some rows are padding."""
-
-    table: PagedKV
-    num_pages: int
-    batch_indices: Tensor
-    positions: Tensor
-
-    @classmethod
-    def of(
-        cls, page_size: int, device: torch.device, generator: torch.Generator, *, shuffled: bool
-    ) -> _Append:
-        """With padding last; or with tokens of all requests and padding in any order."""
-        lengths = [[n * page_size + m for n, m in pair] for pair in _GROWTH]
-        new, after = [b - a for a, b in lengths], _int32([b for _, b in lengths], device)
-        pages = [-(-b // page_size) for _, b in lengths]
-        order = torch.randperm(sum(pages) + 2, generator=generator)[: sum(pages)]
-        table = PagedKV(
-            _int32(accumulate([0, *pages]), device),
-            _int32(order.tolist(), device),
-            _int32([(b - 1) % page_size + 1 for _, b in lengths], device),
-        )
-        starts = _int32(accumulate([0, *new]), device)
-        where = api.get_batch_indices_positions(starts, after, sum(new) + _PADDING)
-        rows = torch.arange(len(where[0]))
-        if shuffled:
-            rows = torch.randperm(len(rows), generator=generator)
-        indices, positions = (x[rows.to(device)] for x in where)
-        return cls(
-            table=table, num_pages=sum(pages) + 2, batch_indices=indices, positions=positions
-        )
-
-    def nothing(self) -> _Append:
-        """The same cache, to which no token is appended."""
-        return replace(self, batch_indices=self.batch_indices[:0], positions=self.positions[:0])
-
-    def rows(self, inner: tuple[int, ...], dtype: str, generator: torch.Generator) -> Tensor:
-        """New entries ``[tokens, *inner]``, NaN in those of padding."""
-        drawn = torch.randn(self.positions.shape[0], *inner, generator=generator)
-        drawn[self.batch_indices.cpu() < 0] = math.nan
-        return drawn.to(self.positions.device, getattr(torch, dtype))
-
-    def cache(self, inner: tuple[int, ...], dtype: str, generator: torch.Generator) -> Tensor:
-        """``[pages, *inner]`` in use, NaN in nobody's pages: what is not appended to must stay."""
-        drawn = torch.randn(self.num_pages, *inner, generator=generator)
-        owned = torch.zeros(self.num_pages, dtype=torch.bool)
-        owned[self.table.indices.cpu().long()] = True
-        drawn[~owned] = math.nan
-        return drawn.to(self.positions.device, getattr(torch, dtype))
 
 
 def _kv_calls(
@@ -211,7 +116,7 @@ def _kv_calls(
     inner = (p.page_size, heads) if layout == "NHD" else (heads, p.page_size)
 
     def append(*, cut: bool, nothing: bool = False) -> list[Tensor]:
-        to = _Append.of(p.page_size, device, generator, shuffled=cut)
+        to = Append.of(p.page_size, device, generator, shuffled=cut)
         to = to.nothing() if nothing else to
         k, v = (to.rows((heads, dim), p.dtype, generator) for dim in dims)
         wholes = [to.cache((*inner, dim + 16 * cut), p.dtype, generator) for dim in dims]
@@ -237,14 +142,14 @@ def _mla_calls(
     p, dims = problem, (problem.dim_ckv, problem.dim_kpe)
 
     def run() -> dict[str, Tensor]:
-        to = _Append.of(p.page_size, device, generator, shuffled=False)
+        to = Append.of(p.page_size, device, generator, shuffled=False)
         new = [to.rows((dim,), p.dtype, generator) for dim in dims]
         ckv, kpe = (to.cache((p.page_size, dim), p.dtype, generator) for dim in dims)
         for these, rows in ((to, new), (to.nothing(), [x[:0] for x in new])):
             api.append_paged_mla(
                 rows[0], rows[1], ckv, kpe, to.table, these.batch_indices, these.positions
             )
-        to = _Append.of(p.page_size, device, generator, shuffled=True)
+        to = Append.of(p.page_size, device, generator, shuffled=True)
         new = [spaced(to.rows((dim,), p.dtype, generator)) for dim in dims]
         one = to.cache((p.page_size, sum(dims) + 16), p.dtype, generator)
         slices = one[..., : dims[0]], one[..., dims[0] : sum(dims)]
@@ -261,8 +166,8 @@ def _index_calls(
 ) -> Run:
     """Requests without new tokens at both ends and inside, rows of padding, no request at all."""
     new = (0, 3, 0, 0, 1, 40, 0)
-    starts = _int32(accumulate([0, *new]), device)
-    lengths = _int32([count + 7 * i for i, count in enumerate(new)], device)
+    starts = int32(accumulate([0, *new]), device)
+    lengths = int32([count + 7 * i for i, count in enumerate(new)], device)
 
     def run() -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
@@ -280,8 +185,8 @@ def _index_calls(
 def _length_calls(problem: SeqLensProblem, device: torch.device, generator: torch.Generator) -> Run:
     """Requests of no page, whatever their last page is said to hold, of one page, of several."""
     pages, last = (0, 1, 3, 0, 2), (0, 1, 4, 5, 5)
-    indptr, last_page_len = _int32(accumulate([0, *pages]), device), _int32(last, device)
-    table = PagedKV(indptr, _int32(range(sum(pages)), device), last_page_len)
+    indptr, last_page_len = int32(accumulate([0, *pages]), device), int32(last, device)
+    table = PagedKV(indptr, int32(range(sum(pages)), device), last_page_len)
     nobody = PagedKV(indptr[:1], table.indices[:0], last_page_len[:0])
     return lambda: {
         "of 5": api.get_seq_lens(table, 5),
@@ -296,6 +201,7 @@ calls = {
         build=_kv_calls, base={**_BASE, "num_kv_heads": 2, "head_dim_qk": 64, "head_dim_vo": 64}
     ),
     "page.append_paged_mla": Calls(build=_mla_calls, base=_BASE),
+    "page.rope_append_paged_kv": rope_workloads.calls,
     "page.get_batch_indices_positions": Calls(build=_index_calls),
     "page.get_seq_lens": Calls(build=_length_calls),
 }

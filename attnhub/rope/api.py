@@ -21,7 +21,7 @@ from attnhub.core import device as devices
 from attnhub.core.functional import FunctionalOp
 from attnhub.core.problem import Extent, bucket
 from attnhub.rope.problem import ApplyRopeCosSinProblem, ApplyRopeProblem, rope_facts
-from attnhub.rope.tables import rotated
+from attnhub.rope.tables import check_cos_sin, rotated
 from attnhub.variant.rope import Rope
 
 Pair = tuple[Tensor, Tensor]
@@ -217,18 +217,7 @@ def _check(q: Tensor, k: Tensor, positions: Tensor) -> None:
 
 
 def _check_cache(cache: Tensor, positions: Tensor, q: Tensor) -> None:
-    check.is_tensor(cache, "cache")
-    if cache.dtype != torch.float32:
-        check.dtype(cache, "cache", (torch.float32,))
-    dim = q.shape[2]
-    if cache.dim() != 2 or cache.shape[1] % 2 or not 2 <= cache.shape[1] <= dim:
-        check.fail(
-            f"cache has shape {list(cache.shape)}, needs [max_position, rotary_dim] with an even "
-            f"rotary_dim from 2 to the head's {dim}; make it with attnhub.rope.cos_sin_cache"
-        )
-    check.device(cache, "cache", q.device, "q")
-    check.last_contiguous(cache, "cache")
-    check.no_grad(cache)
+    check_cos_sin(cache, "cache", q.shape[2], q.device)
     if positions.device.type == "cpu" and not torch.compiler.is_compiling():
         metadata.in_range(positions, "positions", 0, cache.shape[0], "the rows of cache")
 

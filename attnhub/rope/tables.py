@@ -109,3 +109,18 @@ def rotated(rope: Rope, head_dim: int) -> int:
             "Rope(rotary_dim=...) an even number of them"
         )
     return rotary_dim
+
+
+def check_cos_sin(cache: Tensor, name: str, head_dim: int, device: torch.device) -> None:
+    """Check a table that heads of ``head_dim`` on ``device`` are turned by."""
+    check.is_tensor(cache, name)
+    if cache.dtype != torch.float32:
+        check.dtype(cache, name, (torch.float32,))
+    if cache.dim() != 2 or cache.shape[1] % 2 or not 2 <= cache.shape[1] <= head_dim:
+        check.fail(
+            f"{name} has shape {list(cache.shape)}, needs [max_position, rotary_dim] with an even "
+            f"rotary_dim from 2 to the head's {head_dim}; make it with attnhub.rope.cos_sin_cache"
+        )
+    check.device(cache, name, device, "q")
+    check.last_contiguous(cache, name)
+    check.no_grad(cache)

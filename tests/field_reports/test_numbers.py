@@ -25,6 +25,7 @@ from attnhub import (
     cascade,
     gemm,
     norm,
+    page,
     quantization,
     rope,
     sampling,
@@ -174,6 +175,10 @@ WITH_OUT: dict[str, Callable[[Any], Out]] = {
     "layernorm": lambda out: norm.layernorm(_X, _W, out=out),
     "apply_rope": lambda out: rope.apply_rope(_Q, _K, _P, Rope(), out=out),
     "apply_rope_cos_sin": lambda out: rope.apply_rope_cos_sin(_Q, _K, _P, _TABLE, out=out),
+    "rope_append_paged_kv": lambda out: page.rope_append_paged_kv(
+        (_Q, _K, _K), _TABLE, torch.zeros(1, 2, 4, 2, 8), PagedKV(i32(0, 1), i32(0), i32(3)),
+        i32(0, 0, -1), i32(2, 0, -1), out=out,
+    ),
     "silu_and_mul": lambda out: activation.silu_and_mul(_X, out=out),
     "gelu_and_mul": lambda out: activation.gelu_and_mul(_X, out=out),
     "gelu_tanh_and_mul": lambda out: activation.gelu_tanh_and_mul(_X, out=out),
@@ -188,7 +193,7 @@ WITH_OUT: dict[str, Callable[[Any], Out]] = {
     "top_k_renorm": lambda out: sampling.top_k_renorm(_PROBS, 3, out=out),
     "top_p_renorm": lambda out: sampling.top_p_renorm(_PROBS, 0.5, out=out),
     "top_k_mask_logits": lambda out: sampling.top_k_mask_logits(_X, 3, out=out),
-}
+}  # fmt: skip
 
 
 def _poisoned(like: torch.Tensor) -> torch.Tensor:

@@ -71,6 +71,10 @@ def state() -> dict[str, Any]:
     return {"o_b": f(2, 3, 8), "lse_b": f(2, 3)}
 
 
+def gated() -> dict[str, Any]:
+    return {"x": f(2, 8), "dtype": E4M3, "scale": f(), "out": f(2, 4).to(E4M3)}
+
+
 PARAMS: dict[str, Any] = {"temperature": f(2), "top_k": i(1, 2), "top_p": f(2), "min_p": f(2)}
 BOTH = {name: PARAMS[name] for name in ("top_k", "top_p")}
 E4M3 = torch.float8_e4m3fn
@@ -85,12 +89,19 @@ CALLS: dict[Callable[..., Any], Make] = {
     rope.apply_rope_: lambda: {**rotation(), "rope": Rope()},
     rope.apply_rope_cos_sin: lambda: {**looked_up(), "out": (f(2, 3, 8), f(2, 1, 8))},
     rope.apply_rope_cos_sin_: looked_up,
-    activation.silu_and_mul: lambda: {"x": f(2, 8), "out": f(2, 4)},
-    activation.gelu_and_mul: lambda: {"x": f(2, 8), "out": f(2, 4)},
-    activation.gelu_tanh_and_mul: lambda: {"x": f(2, 8), "out": f(2, 4)},
+    activation.silu_and_mul: gated,
+    activation.gelu_and_mul: gated,
+    activation.gelu_tanh_and_mul: gated,
     page.append_paged_kv: lambda: {
         **append("k_new", "v_new", heads=(1,)),
         "kv_cache": (f(2, 3, 1, 4), f(2, 3, 1, 4)),
+    },
+    page.rope_append_paged_kv: lambda: {
+        **append(),
+        "qkv": f(2, 5, 4),
+        "cos_sin_cache": f(2, 4),
+        "kv_cache": (f(2, 3, 1, 4), f(2, 3, 1, 4)),
+        "out": f(2, 3, 4),
     },
     page.append_paged_mla: lambda: {
         **append("ckv", "kpe"),

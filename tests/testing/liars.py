@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from attnhub.plugin import registry
 from attnhub.testing.conformance import Nonconformance, cases
 
@@ -57,3 +59,23 @@ def failures(
             except Nonconformance as error:
                 found[corner] = str(error)
     return found
+
+
+def assert_noticed(register: Register, op: str, lie: dict[str, Any], noticed: set[str]) -> None:
+    """The corners in which a lie makes the suite fail are those of ``noticed``.
+
+    What is noticed in the base is in most other corners too, and those need not be named.
+    """
+    register(Liar(op, **lie), op=op)
+    messages = failures(op=op)
+    assert "raised" not in "".join(messages.values())
+    found = {corner.removeprefix("serves-") for corner in messages}
+    if "base" in noticed:
+        assert noticed <= found
+    else:
+        assert found == noticed
+
+
+def packed(x: torch.Tensor) -> torch.Tensor:
+    """Read as if it were contiguous."""
+    return x.as_strided(x.shape, torch.empty(x.shape).stride())

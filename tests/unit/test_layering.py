@@ -51,7 +51,9 @@ FAMILY_USES = {
     ("attn", "rope"): "attention turns queries and keys by the rule that rope states",
     ("cascade", "attn"): "each level of a cascade is a BatchAttention",
     ("cascade", "page"): "levels are compared by the lengths that page tables say",
-    ("page", "attn"): "appends go by attention's page tables",
+    ("page", "attn"): "appends go by attention's page tables and store by its scales",
+    ("page", "rope"): "a fused append turns queries and keys by the rule that rope states",
+    ("page", "quantization"): "a fused append stores FP8 as quantization does",
     ("mla", "attn"): "latent attention takes attention's page tables and is its one-KV-head case",
 }
 
