@@ -2,7 +2,8 @@
 
 Importing this changes nothing; `register()` makes the names known. "attnhub" serves ``forward`` and
 ``generate`` with the caches of transformers, "paged|attnhub" serves continuous batching
-(``generate_batch``) on its pages, in place.
+(``generate_batch``) on its pages, in place. `use_ops(model)` has a model's norms, rotations and
+activations computed by AttnHub too.
 
 What an attention module passes is used or refused, never ignored.
 """
@@ -13,9 +14,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from attnhub.integrations.transformers.dense import dense_attention
 from attnhub.integrations.transformers.mask import attention_mask
+from attnhub.integrations.transformers.ops import ReplacedOps, use_ops
 from attnhub.integrations.transformers.paged import paged_attention
 
-__all__ = ["register"]
+__all__ = ["ReplacedOps", "register", "use_ops"]
 
 
 def register() -> None:
