@@ -132,8 +132,9 @@ class _Module:
         """Its source, or nothing if the variant does not need it."""
         if name not in hooks(self._variant):
             return ""
+        inputs: tuple[str, ...] = ("h",)
         if name == "sink":
-            inputs, body = ("h",), [f"return {self._element(SINKS, ['h'])}"]
+            body = [f"return {self._element(SINKS, ['h'])}"]
         else:
             inputs, body = HOOKS[name].inputs, self._body(name)
         statements = "".join(f"    {statement}\n" for statement in body)

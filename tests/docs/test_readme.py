@@ -30,7 +30,7 @@ def _kinds(sheets: list[Capability], name: str) -> str:
     if any(s.complete and name not in s.accepts for s in sheets):
         return "all"
     constraints = {str(s.accepts[name]) for s in sheets if name in s.accepts}
-    return "; ".join(sorted(constraints)).replace(" or ", ", ") or "none"
+    return "; ".join(sorted(constraints)).replace(" or ", ", ") or "-"
 
 
 def _features(sheets: list[Capability]) -> str:

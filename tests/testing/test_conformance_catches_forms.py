@@ -20,6 +20,7 @@ IN_PLACE = {
     "cascade.merge_state": (4, 5),
     "rope.apply_rope": (3, 4),
     "rope.apply_rope_cos_sin": (4, 5),
+    "page.rope_append_paged_kv": (4,),
     "sampling.softmax": (2,),
     "sampling.top_k_renorm": (2,),
     "sampling.top_p_renorm": (2,),

@@ -13,8 +13,6 @@ import pytest
 import attnhub
 from tests.unit.repo_tree import ROOT, python_files
 
-# Declared, though no file imports it: the reason.
-NOT_IMPORTED = {"numpy": "torch warns at import where it is missing"}
 # Imported inside integrations and suites only, by those who have them: no extra installs them.
 OPTIONAL = {"triton", "flashinfer", "flash_attn", "vllm", "sglang", "pytest"}
 
@@ -57,7 +55,7 @@ def test_what_is_imported_is_declared_and_the_reverse() -> None:
     imported = {name for file in python_files("attnhub") for name in _imported(file)}
     theirs = imported - sys.stdlib_module_names - {"attnhub"}
     assert theirs - needed - extras - OPTIONAL == set()
-    assert needed - theirs == set(NOT_IMPORTED)
+    assert needed - theirs == set()
 
 
 def test_the_module_form_of_the_command_line_runs_only_when_asked() -> None:

@@ -1,0 +1,1 @@
+"""AttnHub backends in Triton: memory-bound kernels, and attention for any GPU."""

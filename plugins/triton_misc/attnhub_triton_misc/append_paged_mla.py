@@ -1,0 +1,50 @@
+"""Appending to the paged latent cache of MLA: one head, of two widths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from attnhub_triton_misc.append import Append, Entries, Pages, Places, Table
+
+
+class _Plan:
+    def __init__(self, problem: Any) -> None:
+        p = problem
+        self._append = Append(p.dtype, p.page_size, 1, (p.dim_ckv, p.dim_kpe))
+
+    def run(
+        self,
+        ckv: Tensor,
+        kpe: Tensor,
+        ckv_cache: Tensor,
+        kpe_cache: Tensor,
+        indptr: Tensor,
+        indices: Tensor,
+        batch_indices: Tensor,
+        positions: Tensor,
+    ) -> None:
+        ckv, kpe, ckv_cache, kpe_cache = self._append.pointers(ckv, kpe, ckv_cache, kpe_cache)
+        self._append.launch(
+            (_entries(ckv), _pages(ckv_cache)),
+            (_entries(kpe), _pages(kpe_cache)),
+            Table(indptr, indices, len(indptr) - 1, len(indices), len(ckv_cache)),
+            Places(batch_indices, positions, len(positions)),
+        )
+
+
+def _entries(new: Tensor) -> Entries:
+    return Entries(new, new.stride(0), 0)
+
+
+def _pages(cache: Tensor) -> Pages:
+    return Pages(cache, cache.stride(0), cache.stride(1), 0)
+
+
+class _AppendPagedMLA:
+    def plan(self, problem: Any) -> _Plan:
+        return _Plan(problem)
+
+
+append_paged_mla = _AppendPagedMLA()

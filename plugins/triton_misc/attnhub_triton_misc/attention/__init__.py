@@ -1,0 +1,1 @@
+"""Attention in Triton: ragged and paged keys, prefill and decode, any variant that is traced."""
