@@ -1,5 +1,7 @@
 // The scheduler's arithmetic and its reader as plain functions, for tests of many batches at once:
 // the plan kernel without threads, and the pieces that each worker would get.
+#include <algorithm>
+
 #include "attnhub/attention/cuts.cuh"
 #include "attnhub/attention/schedule.cuh"
 

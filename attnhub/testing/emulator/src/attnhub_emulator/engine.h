@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "abi.h"
-#include "cuda.h"
+#include "functions.h"
 
 namespace attnhub::emulator {
 

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "cuda.h"
+#include "functions.h"
 
 namespace attnhub::emulator {
 

@@ -1,0 +1,10 @@
+// The engine as one source: its parts take less time to compile than what each of them includes.
+#include "barrier.cc"
+#include "dump.cc"
+#include "engine.cc"
+#include "mbarrier.cc"
+#include "memory.cc"
+#include "numeric.cc"
+#include "tma.cc"
+#include "warp.cc"
+#include "wgmma.cc"
