@@ -177,7 +177,7 @@ def queries(
 
 @triton.jit
 def attend(
-    q, k, v, out, lse, partial, requests, factors, params, tokens, batch,
+    q, k, v, out, lse, partial, requests, factors, variant, tokens, batch,
     HOOKS: tl.constexpr, FORM: tl.constexpr, TILE: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """``softmax(mask(score(scale Q K^T))) V`` for a tile; a program takes one share of its keys.
@@ -209,7 +209,7 @@ def attend(
         token += begin
     k_scale = factor(factors.k, factors.k_stride, kv_head)
     q_tile, scale = queries(
-        q, factors, params, request, token, head, q_idx, live, k_scale, HOOKS, FORM, TILE
+        q, factors, variant, request, token, head, q_idx, live, k_scale, HOOKS, FORM, TILE
     )
     tile = (request, first, kv_head, kv_len, head, query, q_idx)
     state = (
@@ -220,12 +220,12 @@ def attend(
     start, plain, stop = key_range(row, qo_len, kv_len, share, requests, HOOKS, FORM, TILE, SHARES)
     for at in tl.range(start, plain, TILE.keys):
         state = step(
-            at, state, q_tile, k, v, tile, scale, k_scale, requests, params,
+            at, state, q_tile, k, v, tile, scale, k_scale, requests, variant,
             False, HOOKS, FORM, TILE,
         )  # fmt: skip
     for at in tl.range(plain, stop, TILE.keys):
         state = step(
-            at, state, q_tile, k, v, tile, scale, k_scale, requests, params,
+            at, state, q_tile, k, v, tile, scale, k_scale, requests, variant,
             True, HOOKS, FORM, TILE,
         )  # fmt: skip
     largest, total, acc = state
@@ -233,7 +233,7 @@ def attend(
     if SHARES == 1:
         v_scale = factor(factors.v, factors.v_stride, kv_head)
         finish(
-            acc, total, largest, out, lse, v_scale, token, head, request, q_idx, params, live,
+            acc, total, largest, out, lse, v_scale, token, head, request, q_idx, variant, live,
             HOOKS, FORM, TILE,
         )  # fmt: skip
     else:

@@ -61,7 +61,7 @@ def store_partial(
 
 @triton.jit
 def merge(
-    partial, out, lse, requests, factors, params, tokens, batch,
+    partial, out, lse, requests, factors, variant, tokens, batch,
     HOOKS: tl.constexpr, FORM: tl.constexpr, TILE: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """The states of all shares of a row's keys as one; a program takes a group's heads of a token.
@@ -102,6 +102,6 @@ def merge(
             place -= tl.load(requests.qo_indptr + request)
     v_scale = factor(factors.v, factors.v_stride, kv_head)
     finish(
-        acc, total, largest, out, lse, v_scale, place, head, request, q_idx, params, live,
+        acc, total, largest, out, lse, v_scale, place, head, request, q_idx, variant, live,
         HOOKS, FORM, TILE,
     )  # fmt: skip
