@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch
 from attnhub_triton_misc.rmsnorm import inverse_rms
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import RowSettings, whole_row
@@ -69,7 +69,7 @@ class _Plan:
         for (values, sums), (count, inner, strides) in rows(x, residual):
             launch(
                 _fused_add_rmsnorm,
-                (triton.cdiv(count, tile.rows),),
+                (cdiv(count, tile.rows),),
                 x.device,
                 values, *strides[:2],
                 sums, *strides[2:],

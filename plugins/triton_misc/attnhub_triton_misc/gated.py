@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub_triton_misc import fp8
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import streamed
 
@@ -61,11 +61,10 @@ class _Plan:
     def run(self, x: Tensor, out: Tensor, scale: Tensor | None) -> None:
         hidden, tile = out.shape[-1], self._tile
         stored = out if scale is None else out.view(torch.uint8)
-        blocks = triton.cdiv(hidden, tile.block)
         for (source, target), (count, inner, strides) in rows(x, stored):
             launch(
                 _gated,
-                (triton.cdiv(count, tile.rows) * blocks,),
+                (cdiv(count, tile.rows) * cdiv(hidden, tile.block),),
                 x.device,
                 source, *strides[:2],
                 target, *strides[2:],

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch
 from attnhub_triton_misc.rows import load_wide, store_rounded
 from attnhub_triton_misc.states import (
     counted,
@@ -59,7 +59,7 @@ class _Plan:
         outer, inner = extent(o_a, flat=flat)
         launch(
             _merge_state,
-            (outer * triton.cdiv(inner, tile.rows),),
+            (outer * cdiv(inner, tile.rows),),
             o_a.device,
             *state(o_a, lse_a, flat=flat),
             *state(o_b, lse_b, flat=flat),

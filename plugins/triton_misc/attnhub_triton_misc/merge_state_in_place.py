@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch
 from attnhub_triton_misc.rows import load_wide, store_rounded
 from attnhub_triton_misc.states import (
     counted,
@@ -63,7 +63,7 @@ class _Plan:
         outer, inner = extent(o, flat=flat)
         launch(
             _merge_state_in_place,
-            (outer * triton.cdiv(inner, tile.rows),),
+            (outer * cdiv(inner, tile.rows),),
             o.device,
             *state(o, lse, flat=flat),
             *state(o_b, lse_b, flat=flat),

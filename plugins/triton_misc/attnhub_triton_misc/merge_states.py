@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch
 from attnhub_triton_misc.rows import load_wide, store_rounded
 from attnhub_triton_misc.settings import merged
 from attnhub_triton_misc.states import counted, finite_base, rows_of_program
@@ -87,7 +87,7 @@ class _Plan:
         (tokens, states, heads, dim), tile = o.shape, self._tile
         launch(
             _merge_states,
-            (tokens * triton.cdiv(heads, tile.rows),),
+            (tokens * cdiv(heads, tile.rows),),
             o.device,
             o, o.stride(0), o.stride(1), o.stride(2),
             lse, lse.stride(0), lse.stride(1),

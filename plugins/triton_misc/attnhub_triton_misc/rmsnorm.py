@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import RowSettings, whole_row
 
@@ -63,7 +63,7 @@ class _Plan:
         for (source, target), (count, inner, strides) in rows(x, out):
             launch(
                 _rmsnorm,
-                (triton.cdiv(count, tile.rows),),
+                (cdiv(count, tile.rows),),
                 x.device,
                 source, *strides[:2],
                 target, *strides[2:],
