@@ -100,13 +100,17 @@ def adapter(op: Op) -> Adapter:
     return CallsAdapter(given if given is None or isinstance(given, Calls) else Calls(build=given))
 
 
+def workloads(op: Op, *, tag: str) -> list[Workload]:
+    """Those of an op's workloads that have this tag."""
+    module, _, attribute = op.workloads.partition(":")
+    found: Sequence[Workload] = getattr(importlib.import_module(module), attribute)
+    return [workload for workload in found if tag in workload.tags]
+
+
 def workload_calls(op: Op, device: torch.device) -> Iterator[Call]:
     """The small workloads of an op, on equal inputs for both backends."""
-    module, _, attribute = op.workloads.partition(":")
-    workloads: Sequence[Workload] = getattr(importlib.import_module(module), attribute)
-    for workload in workloads:
-        if "small" in workload.tags:
-            yield _workload_call(workload, device)
+    for workload in workloads(op, tag="small"):
+        yield _workload_call(workload, device)
 
 
 def _workload_call(workload: Workload, device: torch.device) -> Call:

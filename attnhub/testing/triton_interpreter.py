@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,8 +64,6 @@ def repaired() -> Iterator[None]:
     interpreter = importlib.import_module("triton.runtime.interpreter")
     builder = interpreter.InterpreterBuilder
     convert, dot = interpreter._convert_float, builder.create_dot  # noqa: SLF001
-    function = interpreter.InterpretedFunction
-    call = function.__call__
     patch_tensor = interpreter._patch_lang_tensor  # noqa: SLF001
 
     def patch_lang_tensor(tensor: Any, scope: Any) -> None:
@@ -75,26 +74,48 @@ def repaired() -> Iterator[None]:
         wide = [_widened(interpreter, x) for x in (a, b)]
         return dot(self, *wide, d, *rest)
 
-    def call_helper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A kernel's own helpers see the language that was patched for the kernel: to patch it anew
-        # for each call, as functions of the language itself need it, would take most of the time.
-        if self.fn.__module__.startswith("triton."):
-            return call(self, *args, **kwargs)
-        return self.rewrite()(*args, **kwargs)
-
     with (
         pytest.MonkeyPatch.context() as patches,
         np.errstate(all="ignore"),
         warnings.catch_warnings(category=RuntimeWarning, action="ignore"),
     ):
         patches.setattr(interpreter, "_convert_float", lambda *args: _converted(convert, *args))
+        patches.setattr(interpreter, "_patch_lang", _once_a_launch(interpreter))
         patches.setattr(interpreter, "_patch_lang_tensor", patch_lang_tensor)
         patches.setattr(builder, "create_dot", create_dot)
-        patches.setattr(function, "__call__", call_helper)
         for name in dir(builder):
             if name.startswith(("create_icmp", "create_fcmp")):
                 patches.setattr(builder, name, _as_bool(interpreter, getattr(builder, name)))
         yield
+
+
+def _once_a_launch(interpreter: Any) -> Any:
+    """Its patching of the language, but not anew for each function that a kernel calls.
+
+    That would take most of the time. Kernels see ``triton.language``, and functions of the language
+    see its ``core``.
+    """
+    import triton.language as tl
+
+    patch, is_patched = interpreter._patch_lang, False  # noqa: SLF001
+    everything = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+
+    def patch_once(function: Any) -> Any:
+        nonlocal is_patched
+        if is_patched:
+            return None  # only a launch restores
+        scope, is_patched = patch(everything), True
+        restore = scope.restore
+
+        def restored() -> None:
+            nonlocal is_patched
+            is_patched = False
+            restore()
+
+        scope.restore = restored
+        return scope
+
+    return patch_once
 
 
 def _as_bool(interpreter: Any, compare: Any) -> Any:

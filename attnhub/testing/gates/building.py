@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attnhub.jit import CompileError, Compiler, KernelSpec, Unit, choose, render
 from attnhub.jit.compilers.log import first_error
@@ -29,7 +30,7 @@ class Build(Usage):
     ``no_instructions`` says why. ``cpu_seconds`` is what the compiler took of all cores together.
     """
 
-    spec: KernelSpec
+    spec: Any  # what was built: a KernelSpec, or what stands for a kernel that has none
     compiler: str
     notices: tuple[Notice, ...]
     instructions: Counter[str] | None
