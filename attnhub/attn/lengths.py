@@ -23,7 +23,7 @@ class Lengths(Sequence[int]):
     """A sequence of ints, held as a list or as an array. Equal to a list of the same numbers.
 
     Args:
-        numbers: a list, or int32 or int64 ``[batch]``; not changed afterwards.
+        numbers: a list, or int32 or int64 ``[batch]``; kept, so not to be changed afterwards.
         total: their sum, if it is known.
     """
 
@@ -38,7 +38,8 @@ class Lengths(Sequence[int]):
             self.total = sum(numbers) if total is None else total
         else:
             self._values = numbers
-            self.shortest, self.longest = int(numbers.min()), int(numbers.max())
+            bounds = (numbers.min(), numbers.max()) if numbers.size else (0, 0)
+            self.shortest, self.longest = map(int, bounds)
             self.total = int(numbers.sum()) if total is None else total
 
     @property
@@ -49,8 +50,10 @@ class Lengths(Sequence[int]):
         return self._values
 
     def padded(self, count: int) -> Lengths:
-        """The same with zeros behind, ``count`` numbers in all."""
+        """The same with zeros behind, ``count`` numbers in all; no fewer than there are."""
         room = count - len(self)
+        if room < 0:
+            raise ValueError(f"{len(self)} lengths do not fit into {count}")
         if not room:
             return self
         if self._list is not None:
@@ -59,7 +62,10 @@ class Lengths(Sequence[int]):
         return Lengths(np.concatenate([self.values, zeros]), total=self.total)
 
     def tolist(self) -> list[int]:
-        """All of them."""
+        """All of them, in a list of the caller's own."""
+        return list(self._all())
+
+    def _all(self) -> list[int]:
         if self._list is None:
             self._list = self.values.tolist()
         return self._list
@@ -68,7 +74,7 @@ class Lengths(Sequence[int]):
         return len(self._list) if self._list is not None else int(self.values.size)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.tolist())
+        return iter(self._all())
 
     @overload
     def __getitem__(self, at: int) -> int: ...
@@ -77,12 +83,12 @@ class Lengths(Sequence[int]):
     def __getitem__(self, at: slice) -> list[int]: ...
 
     def __getitem__(self, at: int | slice) -> int | list[int]:
-        return self.tolist()[at]
+        return self._all()[at]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self.tolist() == list(other)
+        return isinstance(other, Sequence) and self._all() == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return repr(self.tolist())
+        return repr(self._all())

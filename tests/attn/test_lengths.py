@@ -18,7 +18,14 @@ MANY = 300
 
 @pytest.mark.parametrize(
     ("numbers", "is_array"),
-    [([3, 0, 5, 1], False), ([7], False), ([], False), ([3, 0, 5, 1], True), ([7], True)],
+    [
+        ([3, 0, 5, 1], False),
+        ([7], False),
+        ([], False),
+        ([3, 0, 5, 1], True),
+        ([7], True),
+        ([], True),
+    ],
     ids=str,
 )
 def test_are_what_a_list_is(numbers: list[int], is_array: bool) -> None:
@@ -31,6 +38,11 @@ def test_are_what_a_list_is(numbers: list[int], is_array: bool) -> None:
     assert [*lengths] == numbers
     assert (len(lengths), repr(lengths), lengths[1:]) == (len(numbers), repr(numbers), numbers[1:])
     assert lengths != [*numbers, 1]
+    lengths.tolist().append(9)  # the caller's own
+    assert lengths == numbers
+    if numbers:
+        with pytest.raises(ValueError, match=f"{len(numbers)} lengths do not fit into 0"):
+            lengths.padded(0)
 
 
 def ints(values: list[int]) -> torch.Tensor:
