@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
+import itertools
 import linecache
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +21,10 @@ from attnhub.variant import HOOKS, ParamSpec, Variant
 from attnhub.variant.triton_emitter import emit
 
 __all__ = ["TritonVariant"]
+
+_HELPERS = "attnhub.variant.triton_functions"
+#: Numbers of emitted modules: equal texts of two variants are forgotten one by one.
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +50,10 @@ class TritonVariant:
     def of(cls, variant: Variant, params: Mapping[str, Tensor | float]) -> TritonVariant:
         """The code of a variant for such parameters, made once: scalars may be tensors or not."""
         if not variant.params:
-            return _code(variant, frozenset())
+            return _held(variant, frozenset()).code
         scalars = (spec.name for spec in variant.params if spec.kind == "scalar")
-        return _code(variant, frozenset(x for x in scalars if isinstance(params[x], Tensor)))
+        on_device = frozenset(x for x in scalars if isinstance(params[x], Tensor))
+        return _held(variant, on_device).code
 
     def values(self, params: Mapping[str, Tensor | float]) -> tuple[Any, ...]:
         """What a launch gives to the functions, as its argument ``params``."""
@@ -61,19 +70,46 @@ class TritonVariant:
         return tuple(values)
 
 
+class _Held:
+    """What the cache below holds, and nothing else does: its text goes from linecache with it.
+
+    ``@triton.jit`` has read the text by then. Triton's interpreter reads it at the first call of a
+    function, which 1024 other variants do not precede.
+    """
+
+    __slots__ = ("__weakref__", "code")
+
+    def __init__(self, code: TritonVariant, file: str) -> None:
+        self.code = code
+        weakref.finalize(self, linecache.cache.pop, file, None).atexit = False
+
+
 @lru_cache(maxsize=1024)
-def _code(variant: Variant, on_device: frozenset[str]) -> TritonVariant:
-    namespace = _run(emit(variant, on_device=on_device))
+def _held(variant: Variant, on_device: frozenset[str]) -> _Held:
+    source = emit(variant, on_device=on_device)
+    name = _module_name(source)
+    file = f"<{name} {next(_NUMBERS)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    # A module that is no file; Triton reads the source of its functions.
+    namespace: dict[str, Any] = {"__name__": name}
+    exec(compile(source, file, "exec"), namespace)  # noqa: S102 - the emitter wrote it
     names = (*HOOKS, "sink")
-    functions = MappingProxyType({name: namespace.get(name) for name in names})
-    return TritonVariant(functions=functions, specs=variant.params)
+    functions = MappingProxyType({key: namespace.get(key) for key in names})
+    return _Held(TritonVariant(functions=functions, specs=variant.params), file)
 
 
-def _run(source: str) -> dict[str, Any]:
-    """The names of a module that is no file; Triton reads the source of its functions."""
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    name = f"<attnhub variant {digest}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    namespace: dict[str, Any] = {"__name__": f"attnhub.variant.emitted_{digest}"}
-    exec(compile(source, name, "exec"), namespace)  # noqa: S102 - the emitter wrote it
-    return namespace
+def _module_name(source: str) -> str:
+    """The name of an emitted module: other code has another one.
+
+    Triton's cache on disk knows functions in a tuple, as kernels take them, by the names of their
+    modules and their own, so the name has to say what they call as well.
+    """
+    helpers = _text(importlib.import_module(_HELPERS))
+    digest = hashlib.sha256(f"{source}\0{helpers}".encode()).hexdigest()[:16]
+    return f"attnhub.variant.emitted_{digest}"
+
+
+@lru_cache(maxsize=1)
+def _text(module: ModuleType) -> str:
+    """Its source, read once: an upgrade of the file does not change what this process imported."""
+    return inspect.getsource(module)

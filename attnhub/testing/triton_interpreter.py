@@ -7,11 +7,13 @@ on numpy arrays. Some things it computes otherwise than any GPU does:
   what float8 cannot hold wraps round: NaN becomes a number;
 * ``tl.dot`` multiplies the *bit patterns* of bfloat16 operands;
 * the result of a comparison of scalars becomes a float when it is broadcast;
+* ``tl.maximum``, ``tl.minimum`` and ``tl.clamp`` keep a NaN without ``propagate_nan`` too, which
+  PTX's ``max`` and ``min`` drop; ``tl.max`` and ``tl.min``, which also drop it, are right;
 * a scalar that was loaded or computed cannot bound a loop, with a numpy of 2.4 or later;
 * numpy warns where a GPU gives an infinity or a NaN.
 
 :func:`repaired` puts in their place what the PTX instructions do: nearest, ties to even, float8
-saturating.
+saturating, the operand that is no NaN.
 """
 
 from __future__ import annotations
@@ -83,6 +85,10 @@ def repaired() -> Iterator[None]:
         patches.setattr(interpreter, "_patch_lang", _once_a_launch(interpreter))
         patches.setattr(interpreter, "_patch_lang_tensor", patch_lang_tensor)
         patches.setattr(builder, "create_dot", create_dot)
+        # The others of the builder, create_maximumf and create_minimumf, are those that keep NaN.
+        patches.setattr(builder, "create_maxnumf", lambda self, a, b: self.binary_op(a, b, np.fmax))
+        patches.setattr(builder, "create_minnumf", lambda self, a, b: self.binary_op(a, b, np.fmin))
+        patches.setattr(builder, "create_clampf", _clamped(builder.create_clampf))
         for name in dir(builder):
             if name.startswith(("create_icmp", "create_fcmp")):
                 patches.setattr(builder, name, _as_bool(interpreter, getattr(builder, name)))
@@ -125,6 +131,18 @@ def _as_bool(interpreter: Any, compare: Any) -> Any:
         return interpreter.TensorHandle(compare(self, a, b).data, tl.int1)
 
     return compared
+
+
+def _clamped(propagating: Any) -> Any:
+    """``max`` and then ``min``, unless NaN is asked for."""
+    import triton.language as tl
+
+    def clamped(self: Any, x: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
+        if propagate_nan == tl.PropagateNan.ALL:
+            return propagating(self, x, low, high, propagate_nan)
+        return self.create_minnumf(self.create_maxnumf(x, low), high)
+
+    return clamped
 
 
 def _converted(otherwise: Any, data: Any, source: Any, target: Any, rounding: Any) -> Any:

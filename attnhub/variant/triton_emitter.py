@@ -4,7 +4,14 @@ Arguments of a function are those of the mod, as blocks that broadcast against e
 run-time parameters as one flat tuple, which :func:`emit` lays out. As in CUDA
 (:mod:`attnhub.variant.cuda_emitter`), causal masks, windows, the scale and rotations are the
 kernel's own, the soft cap and ALiBi are a part of ``score_mod``, and arithmetic is that of the
-torch emitter in float32, int32 and bool, with functions exact to a few units in the last place.
+torch emitter in float32, int32 and bool.
+
+Functions are as exact as Triton 3.6 makes them on NVIDIA: logarithms, ``sin``, ``cos`` and ``erf``
+are libdevice's and right to about 2 units in the last place, as are ``div.full``, ``exp2``,
+``sqrt`` and ``rsqrt``, approximate instructions, of which the last three take subnormal operands
+as 0. ``exp`` is ``ex2.approx`` of the rounded ``x log2 e``, so its relative error, and that of
+``sigmoid`` below 0, grows with the size of x: to 2^-18 where float32 ends. See
+:mod:`attnhub.variant.triton_functions` for ``log1p``, ``tanh`` and ``pow``.
 """
 
 from __future__ import annotations
@@ -35,8 +42,9 @@ _OPERATIONS: Mapping[str | tuple[str, Kind], str] = MappingProxyType(
         "floordiv": "functions.floor_div({a}, {b})",
         "mod": "functions.floor_mod({a}, {b})",
         "pow": "functions.power({a}, {b})",
-        "minimum": "tl.minimum({a}, {b})",
-        "maximum": "tl.maximum({a}, {b})",
+        # Triton's default drops a NaN; torch does not, and integers have none.
+        "minimum": "tl.minimum({a}, {b}, propagate_nan=tl.PropagateNan.ALL)",
+        "maximum": "tl.maximum({a}, {b}, propagate_nan=tl.PropagateNan.ALL)",
         "neg": "-{a}",
         "abs": "tl.abs({a})",
         "exp": "tl.exp({a})",

@@ -38,6 +38,25 @@ def _count(bounds_ptr, out_ptr):
     tl.store(out_ptr, total)
 
 
+@triton.jit
+def _extremes(a_ptr, b_ptr, out_ptr, N: tl.constexpr):
+    """Rows of out: maximum, minimum and clamp, without NaN and with it; then max and min of a."""
+    place = tl.arange(0, N)
+    a, b = tl.load(a_ptr + place), tl.load(b_ptr + place)
+    tl.store(out_ptr + place, tl.maximum(a, b))
+    tl.store(out_ptr + N + place, tl.minimum(a, b))
+    tl.store(out_ptr + 2 * N + place, tl.clamp(a, -1.0, 1.0))
+    tl.store(out_ptr + 3 * N + place, tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL))
+    tl.store(out_ptr + 4 * N + place, tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL))
+    tl.store(out_ptr + 5 * N + place, tl.clamp(a, -1.0, 1.0, propagate_nan=tl.PropagateNan.ALL))
+    rows = a.reshape(N // 4, 4)
+    row = tl.arange(0, N // 4)
+    tl.store(out_ptr + 6 * N + row, tl.max(rows, axis=1))
+    tl.store(out_ptr + 7 * N + row, tl.min(rows, axis=1))
+    tl.store(out_ptr + 8 * N, tl.max(a, axis=0))
+    tl.store(out_ptr + 8 * N + 1, tl.min(a, axis=0))
+
+
 def cast(x: Tensor, out: Tensor) -> None:
     _cast[(1,)](x, out, N=x.numel())
 
@@ -48,6 +67,10 @@ def dot(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 def choose(scalar: Tensor, out: Tensor) -> None:
     _choose[(1,)](scalar, out, N=out.numel())
+
+
+def extremes(a: Tensor, b: Tensor, out: Tensor) -> None:
+    _extremes[(1,)](a, b, out, N=a.numel())
 
 
 def count(bounds: Tensor, out: Tensor) -> None:

@@ -58,6 +58,24 @@ def test_a_scalar_that_was_loaded_bounds_a_loop() -> None:
     assert out.tolist() == [3 + 4 + 5 + 6]
 
 
+def test_a_maximum_drops_nan_unless_it_is_asked_for() -> None:
+    nan, inf = torch.nan, torch.inf
+    a = torch.tensor([nan, nan, nan, nan, nan, -inf, nan, -3.0, 2.0, 0.5, inf, -inf])
+    a = torch.cat([a, torch.tensor([nan, 2.0, nan, 1.0])])
+    b = torch.tensor([nan, -inf, 2.0, inf, *[1.0, nan] * 6])
+    out = torch.full((9, 16), 7.0)
+    with repaired():
+        kernels.extremes(a, b, out)
+    number = torch.where(a.isnan(), -1.0, a.clamp(-1, 1))
+    wanted = [torch.fmax(a, b), torch.fmin(a, b), number]
+    wanted += [torch.maximum(a, b), torch.minimum(a, b), a.clamp(-1, 1)]
+    for found, row in zip(out, wanted, strict=False):
+        torch.testing.assert_close(found, row, rtol=0, atol=0, equal_nan=True)
+    reduced = torch.tensor([[nan, -3.0, inf, 2.0], [nan, -inf, -inf, 1.0]])
+    torch.testing.assert_close(out[6:8, :4], reduced, rtol=0, atol=0, equal_nan=True)
+    assert out[8, :2].tolist() == [inf, -inf]
+
+
 def test_everything_is_as_before_afterwards() -> None:
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     before = vars(interpreter).copy(), vars(interpreter.InterpreterBuilder).copy()

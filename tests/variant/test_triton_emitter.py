@@ -52,6 +52,7 @@ def grid(variant: Variant, hook: str, x: Tensor, params: Params, *, shift: int =
 
 def test_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ERRORS, "pow", (2**-16, 1e-37))  # see triton_functions.power
+    monkeypatch.setitem(ERRORS, "exp", (2**-17, 1e-37))  # see triton_emitter
     graphs = [operation.graph() for operation in OPERATIONS]
     side = max(map(len, POOLS.values()))
     x = torch.zeros(1, len(graphs), side, side)
@@ -61,6 +62,21 @@ def test_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, (operation, graph) in enumerate(zip(OPERATIONS, graphs, strict=True)):
         score = torch.zeros(side, side, dtype=torch.float64)
         check(operation.op, actual[number], evaluate(graph, {"score": score, **inputs}, POOLS))
+
+
+def test_a_minimum_and_a_maximum_of_nan_are_nan() -> None:
+    low, high = ScalarParam("low"), ScalarParam("high")
+    variant = Variant(
+        score_mod=lambda score, b, h, q_idx, kv_idx: torch.maximum(torch.minimum(score, high), low)
+    )
+    for call in ("tl.minimum(score, t0, ", "tl.maximum(t1, t2, "):
+        assert f"{call}propagate_nan=tl.PropagateNan.ALL)" in emit(variant)
+    x = values()
+    x[..., ::2] = torch.nan
+    for bounds in ((-0.5, 0.5), (torch.nan, 0.5), (-0.5, torch.nan)):
+        actual = grid(variant, "score_mod", x, dict(zip(("low", "high"), bounds, strict=True)))
+        wanted = torch.full_like(x, torch.nan) if bounds != (-0.5, 0.5) else x.clamp(-0.5, 0.5)
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("hook", ["score_mod", "mask_mod", "query_mod", "key_mod", "output_mod"])
