@@ -54,14 +54,18 @@ class Partial(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Metadata on the device; what a problem has not is None."""
+    """Metadata on the device; what a problem has not is None.
 
-    qo_indptr: Tensor
-    kv_indptr: Tensor
-    last_page_len: Tensor | None
-    indices: Tensor | None
-    mask: Tensor | None
-    mask_offsets: Tensor | None
+    The masks of dense requests lie apart by a stride, 0 where they are one, those of others begin
+    where a tensor says.
+    """
+
+    qo_indptr: Tensor | None = None
+    kv_indptr: Tensor | None = None
+    last_page_len: Tensor | None = None
+    indices: Tensor | None = None
+    mask: Tensor | None = None
+    mask_offsets: Tensor | int | None = None
 
 
 class Factors(NamedTuple):

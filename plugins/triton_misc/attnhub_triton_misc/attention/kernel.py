@@ -13,8 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnhub_triton_misc.attention.output import LOG2_E, finish, store_partial
-from attnhub_triton_misc.attention.requests import factor, find_request, first_tile, kv_length
+from attnhub_triton_misc.attention.output import LOG2_E, LOWEST, finish, store_partial
+from attnhub_triton_misc.attention.requests import factor, locate
 from attnhub_triton_misc.fp8 import decode
 
 
@@ -44,32 +44,42 @@ def operand(block, dtype: tl.constexpr, EXPONENT: tl.constexpr):
 
 
 @triton.jit
-def visible(kv, q_idx, query, kv_len, request, requests, params, HOOKS, FORM: tl.constexpr):
-    """Which rows see which keys, ``[rows, keys]``."""
-    keep = tl.broadcast_to(kv < kv_len, q_idx.shape[0], kv.shape[1])
+def visible(kv, tile, requests, variant, HOOKS: tl.constexpr, FORM: tl.constexpr):
+    """Which rows see which keys, ``[rows, keys]``; rows beyond the request's see none."""
+    request, _, _, kv_len, head, query, q_idx, live = tile
+    keep = live & (kv < kv_len)
     if FORM.right >= 0:
         keep = keep & (kv <= q_idx + FORM.right)
     if FORM.left >= 0:
         keep = keep & (kv >= q_idx - FORM.left)
     if requests.mask is not None:
         place = query.to(tl.int64) * kv_len + kv
-        begin = tl.load(requests.mask_offsets + request)
+        if FORM.dense:
+            begin = request.to(tl.int64) * requests.mask_offsets
+        else:
+            begin = tl.load(requests.mask_offsets + request)
         if FORM.packed_mask:
             bits = tl.load(requests.mask + begin + place // 8, mask=keep, other=0)
             keep = keep & ((bits >> (place % 8).to(tl.uint8) & 1) != 0)
         else:
             keep = keep & (tl.load(requests.mask + begin + place, mask=keep, other=0) != 0)
+    if HOOKS.mask is not None:
+        keep = keep & HOOKS.mask(request, head, q_idx, kv, variant)
     return keep
 
 
 @triton.jit
 def step(
-    at, state, q_tile, k, v, tile, scale, k_scale, requests, params,
+    at, state, q_tile, k, v, tile, scale, k_scale, requests, variant,
     MASKED: tl.constexpr, HOOKS: tl.constexpr, FORM: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Take in the keys ``at .. at + TILE.keys``; ``MASKED`` unless every row sees all of them."""
+    """Take in the keys ``at .. at + TILE.keys``; ``MASKED`` unless every row sees all of them.
+
+    ``largest`` is -inf only until a row sees a key: from then on it is ``LOWEST`` or more, also
+    where a score is -inf or NaN, so that what was seen needs no state of its own.
+    """
     largest, total, acc = state
-    request, first, kv_head, kv_len, head, query, q_idx = tile
+    request, first, kv_head, kv_len, head, _, q_idx, _ = tile
     kv = at + tl.arange(0, TILE.keys)
     inside = (kv < kv_len) if MASKED else (kv >= 0)
     k_row, v_row = slots(k, v, requests, request, first, kv, inside, FORM)
@@ -88,23 +98,22 @@ def step(
     kv = kv[None, :]
     keys = operand(k_block, q_tile.dtype, FORM.exponent)
     if HOOKS.key is not None:
-        changed = HOOKS.key(keys.to(tl.float32) * k_scale, request, kv_head, kv, d, params)
+        changed = HOOKS.key(keys.to(tl.float32) * k_scale, request, kv_head, kv, d, variant)
         keys = tl.where(inside[None, :] & (d < FORM.dim_qk), changed, 0.0).to(q_tile.dtype)
     scores = tl.dot(q_tile, keys, input_precision="ieee") * scale
     if HOOKS.score is not None:
-        scores = HOOKS.score(scores, request, head, q_idx, kv, params)
+        scores = HOOKS.score(scores, request, head, q_idx, kv, variant)
         scores = tl.broadcast_to(scores, q_idx.shape[0], TILE.keys)
     if FORM.softmax:
         scores = scores * LOG2_E
-    hidden = float("-inf") if FORM.softmax else 0.0
-    seen = scores
+    # Maxima drop NaN here as on the GPU: it reaches the results through the sums.
     if MASKED:
-        keep = visible(kv, q_idx, query, kv_len, request, requests, params, HOOKS, FORM)
-        if HOOKS.mask is not None:
-            keep = keep & HOOKS.mask(request, head, q_idx, kv, params)
-        scores = tl.where(keep, scores, hidden)
-        seen = tl.where(keep, scores, float("-inf"))
-    top = tl.maximum(largest, tl.max(seen, axis=1))
+        keep = visible(kv, tile, requests, variant, HOOKS, FORM)
+        seen = tl.where(keep, tl.maximum(scores, LOWEST), float("-inf"))
+        top = tl.maximum(largest, tl.max(seen, axis=1))
+        scores = tl.where(keep, scores, float("-inf") if FORM.softmax else 0.0)
+    else:
+        top = tl.maximum(largest, tl.maximum(tl.max(scores, axis=1), LOWEST))
     if FORM.softmax:
         base = tl.where(top == float("-inf"), 0.0, top)
         weights = tl.exp2(scores - base[:, None])
@@ -152,7 +161,7 @@ def key_range(
 
 @triton.jit
 def queries(
-    q, factors, params, request, token, head, q_idx, live, k_scale,
+    q, factors, variant, request, token, head, q_idx, live, k_scale,
     HOOKS: tl.constexpr, FORM: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The queries of a tile, and what their products with keys are multiplied by.
@@ -168,16 +177,16 @@ def queries(
     if HOOKS.query is None:
         scale = scale * q_scale
     else:
-        changed = HOOKS.query(x.to(tl.float32) * q_scale, request, head, q_idx, d, params)
-        x = tl.where(in_head, changed, 0.0).to(x.dtype)
+        changed = HOOKS.query(x.to(tl.float32) * q_scale, request, head, q_idx, d, variant)
+        x = tl.where(live & in_head, changed, 0.0).to(x.dtype)
     if HOOKS.key is None:
         scale = scale * k_scale
     return x, scale
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "kv_tokens", "batch"])
 def attend(
-    q, k, v, out, lse, partial, requests, factors, variant, tokens, batch,
+    q, k, v, out, lse, partial, requests, factors, variant, tokens, kv_tokens, batch,
     HOOKS: tl.constexpr, FORM: tl.constexpr, TILE: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """``softmax(mask(score(scale Q K^T))) V`` for a tile; a program takes one share of its keys.
@@ -188,14 +197,9 @@ def attend(
     D_VO: tl.constexpr = TILE.d_vo
     index = tl.num_programs(0) - 1 - tl.program_id(0)  # of causal rows, the longest first
     kv_head, share = tl.program_id(1), tl.program_id(2)
-    request = find_request(index, requests.qo_indptr, batch, FORM.group, ROWS)
-    is_real = request < batch
-    begin = tl.load(requests.qo_indptr + request)
-    end = tl.load(requests.qo_indptr + request + 1, mask=is_real, other=0)
-    qo_len = tl.where(is_real, end, tokens) - begin
-    kv_len = kv_length(requests, request, is_real, FORM.page)
-    first = tl.load(requests.kv_indptr + request, mask=is_real, other=0)
-    row = (index - first_tile(request, requests.qo_indptr, FORM.group, ROWS)) * ROWS
+    request, row, begin, qo_len, kv_len, first = locate(
+        index, requests, tokens, kv_tokens, batch, FORM, ROWS
+    )
     if row >= qo_len * FORM.group:
         return
 
@@ -204,14 +208,12 @@ def attend(
     query = (rows // FORM.group)[:, None]
     head = (kv_head * FORM.group + rows % FORM.group)[:, None]
     q_idx = query + kv_len - qo_len
-    token = query.to(tl.int64)
-    if not FORM.dense:
-        token += begin
+    token = query.to(tl.int64) + begin
     k_scale = factor(factors.k, factors.k_stride, kv_head)
     q_tile, scale = queries(
         q, factors, variant, request, token, head, q_idx, live, k_scale, HOOKS, FORM, TILE
     )
-    tile = (request, first, kv_head, kv_len, head, query, q_idx)
+    tile = (request, first, kv_head, kv_len, head, query, q_idx, live)
     state = (
         tl.full([ROWS], float("-inf"), tl.float32),
         tl.zeros([ROWS], tl.float32),
@@ -237,6 +239,8 @@ def attend(
             HOOKS, FORM, TILE,
         )  # fmt: skip
     else:
-        place = share.to(tl.int64) * tokens + begin + query
+        place = share.to(tl.int64) * tokens + token
+        if FORM.dense:
+            place += request.to(tl.int64) * qo_len
         place = place * (tl.num_programs(1) * FORM.group) + head
         store_partial(acc, total, largest, partial, place, live, FORM, TILE)

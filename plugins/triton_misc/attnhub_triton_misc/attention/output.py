@@ -5,25 +5,30 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnhub_triton_misc.attention.requests import factor, find_request, kv_length
+from attnhub_triton_misc.attention.requests import factor, locate
 
 LN_2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
+#: The lowest finite float32, the maximum of a row that saw keys whose scores are all -inf or NaN.
+LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
 def finish(
-    acc, total, largest, out, lse, v_scale, token, head, request, q_idx, params, live,
+    acc, total, largest, out, lse, v_scale, token, head, request, q_idx, variant, live,
     HOOKS: tl.constexpr, FORM: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Write the rows of a tile: ``acc / total``, and the logarithm of ``total 2^largest``.
 
     ``token``, ``head`` and ``live`` are ``[rows, 1]``. A row that saw no key has ``largest`` -inf:
-    its output is 0 and its LSE -inf, whatever a sink or a hook says.
+    its output is 0 and its LSE -inf, whatever a sink or a hook says. ``total`` is 0 where all that
+    it saw were scores of -inf.
     """
     seen = largest != float("-inf")
     if HOOKS.sink is not None:
-        sink = tl.broadcast_to(HOOKS.sink(head, params), head.shape).reshape(largest.shape) * LOG2_E
+        sink = (
+            tl.broadcast_to(HOOKS.sink(head, variant), head.shape).reshape(largest.shape) * LOG2_E
+        )
         top = tl.maximum(largest, sink)
         rescale = tl.where(seen, tl.exp2(largest - top), 0.0)
         acc = acc * rescale[:, None]
@@ -34,9 +39,9 @@ def finish(
     if FORM.softmax:
         y = y / tl.where(total == 0.0, 1.0, total)[:, None]
     if HOOKS.output is not None:
-        y = tl.broadcast_to(HOOKS.output(y, request, head, q_idx, d, params), y.shape)
+        y = tl.broadcast_to(HOOKS.output(y, request, head, q_idx, d, variant), y.shape)
     y = tl.where(seen[:, None], y, 0.0)
-    place = request.to(tl.int64) * out.batch + token * out.token + head * out.head + d
+    place = request.to(tl.int64) * out.batch + token * out.token + head.to(tl.int64) * out.head + d
     tl.store(out.data + place, y.to(out.data.dtype.element_ty), mask=live & (d < FORM.dim_vo))
     if lse.data is not None:
         log = (largest + tl.log2(total)) * LN_2
@@ -55,22 +60,24 @@ def store_partial(
     d = tl.arange(0, TILE.d_vo)[None, :]
     o = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(partial.out + place * FORM.dim_vo + d, o, mask=live & (d < FORM.dim_vo))
-    log = tl.where(total == 0.0, float("-inf"), largest + tl.log2(total))[:, None]
+    # -inf says that no key was seen, LOWEST that all weights are 0.
+    log = tl.maximum(largest + tl.log2(total), LOWEST, propagate_nan=tl.PropagateNan.ALL)
+    log = tl.where(largest == float("-inf"), largest, log)[:, None]
     tl.store(partial.lse + place, log, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "kv_tokens", "batch"])
 def merge(
-    partial, out, lse, requests, factors, variant, tokens, batch,
+    partial, out, lse, requests, factors, variant, tokens, kv_tokens, batch,
     HOOKS: tl.constexpr, FORM: tl.constexpr, TILE: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
-    """The states of all shares of a row's keys as one; a program takes a group's heads of a token.
+    """The states of all shares of a row's keys as one; a program takes heads of a group of a token.
 
     ``o = sum_s 2^(lse_s - max) o_s / sum_s 2^(lse_s - max)``. A share that saw no key has LSE -inf
     and counts for nothing: its output was never written.
     """
-    token, kv_head = tl.program_id(0), tl.program_id(1)
-    member = tl.arange(0, TILE.rows)
+    index, kv_head = tl.program_id(0), tl.program_id(1)
+    member = tl.program_id(2) * TILE.rows + tl.arange(0, TILE.rows)
     heads = tl.num_programs(1) * FORM.group
     head = (kv_head * FORM.group + member)[:, None]
     live = (member < FORM.group)[:, None]
@@ -81,27 +88,27 @@ def merge(
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, D_VO], tl.float32)
     for share in range(SHARES):
-        row = (tl.full([], share, tl.int64) * tokens + token) * heads + head
+        row = (tl.full([], share, tl.int64) * tokens + index) * heads + head
         log = tl.load(partial.lse + row, mask=live, other=float("-inf"))
         held = live & (log != float("-inf")) & (d < FORM.dim_vo)
         o = tl.load(partial.out + row * FORM.dim_vo + d, mask=held, other=0.0)
         log = log.reshape([ROWS])
-        top = tl.maximum(largest, log)
+        top = tl.maximum(largest, log, propagate_nan=tl.PropagateNan.ALL)
         base = tl.where(top == float("-inf"), 0.0, top)
         old, new = tl.exp2(largest - base), tl.exp2(log - base)
+        new = tl.where(log == LOWEST, 0.0, new)
         acc = acc * old[:, None] + o * new[:, None]
         total = total * old + new
         largest = top
-    request, q_idx, place = token * 0, head * 0, token.to(tl.int64)
+    request, q_idx, token = index * 0, head * 0, index.to(tl.int64)
     if HOOKS.output is not None or FORM.dense:
-        request = find_request(token, requests.qo_indptr, batch, 1, 0)
-        is_real = request < batch
-        end = tl.load(requests.qo_indptr + request + 1, mask=is_real, other=0)
-        q_idx += token - end + kv_length(requests, request, is_real, FORM.page)
-        if FORM.dense:
-            place -= tl.load(requests.qo_indptr + request)
+        request, row, begin, qo_len, kv_len, _ = locate(
+            index, requests, tokens, kv_tokens, batch, FORM, 0
+        )
+        q_idx += row + kv_len - qo_len
+        token = row.to(tl.int64) + begin
     v_scale = factor(factors.v, factors.v_stride, kv_head)
     finish(
-        acc, total, largest, out, lse, v_scale, place, head, request, q_idx, variant, live,
+        acc, total, largest, out, lse, v_scale, token, head, request, q_idx, variant, live,
         HOOKS, FORM, TILE,
     )  # fmt: skip

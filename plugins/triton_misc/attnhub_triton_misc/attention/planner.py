@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from attnhub.plugin import AttentionBatch, AttentionProblem, PagedKV, Scales, Staging, TritonVariant
@@ -24,14 +23,27 @@ from attnhub_triton_misc.attention.arguments import (
 )
 from attnhub_triton_misc.attention.kernel import attend
 from attnhub_triton_misc.attention.output import merge
-from attnhub_triton_misc.attention.tiles import power_of_two, shares_for, tile_for
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.attention.tiles import Tiles, TileSettings, power_of_two
+from attnhub_triton_misc.launch import cdiv, launch
 
 #: Bits of the exponent of an FP8 dtype.
 _EXPONENTS = {"float8_e4m3fn": 4, "float8_e5m2": 5}
 #: In the order of Hooks.
 _HOOKS = ("query_mod", "key_mod", "score_mod", "mask_mod", "output_mod", "sink")
 _MERGE_WARPS = 4
+#: Heads of a group that one program of the merge takes: more would not fit into its registers.
+_MERGE_ROWS = 16
+
+
+class _Work(NamedTuple):
+    """What a launch takes of a batch."""
+
+    requests: Requests
+    tile: TileSettings
+    tiles: int
+    batch: int
+    kv_tokens: int
+    max_kv_len: int | None
 
 
 class AttentionPlan:
@@ -59,19 +71,18 @@ class AttentionPlan:
             softmax=variant.softmax,
             packed_mask=problem.mask == "packed",
         )
+        dims = problem.head_dim_qk, problem.head_dim_vo
+        self._padded_dims = tuple(map(power_of_two, dims))
         self._mask_offsets: Tensor | None = None
-        self._sizes: tuple[int, ...] = ()
+        self._tiles = Tiles(problem)
         if problem.graph:
             # What a graph is captured with stays: the tile, the shares, the memory of offsets.
             extent = problem.extent
-            most = extent.batch or 1
-            self._choose(most, extent.qo_len, extent.kv_len)
+            self._tile = self._tiles.best(extent.qo_len)
+            self._max_kv_len = extent.kv_len
             if problem.mask != "none":
+                most = extent.batch or 1
                 self._mask_offsets = torch.empty(most, dtype=torch.int64, device=self._device)
-
-    def _choose(self, batch: int, max_qo_len: int | None, max_kv_len: int | None) -> None:
-        self._settings = tile_for(self._problem, max_qo_len)
-        self._shares = shares_for(self._problem, batch=batch, max_kv_len=max_kv_len)
 
     def update(self, batch: AttentionBatch) -> None:
         """Upload what lies on the host; nothing of it is looked at."""
@@ -85,9 +96,10 @@ class AttentionPlan:
             mask = self._staging.on_device(batch.mask.view(torch.uint8))
             offsets = self._offsets(qo_indptr, kv_indptr, last_page_len)
         self._requests = Requests(qo_indptr, kv_indptr, last_page_len, indices, mask, offsets)
-        self._batch_size = batch.batch  # of a graph, always the most that it has room for
+        self._batch = batch.batch  # of a graph, always the most that it has room for
         if not self._problem.graph:
-            self._choose(batch.batch, batch.max_qo_len, batch.max_kv_len)
+            self._tile = self._tiles.best(batch.max_qo_len)
+            self._max_kv_len = batch.max_kv_len
 
     def _offsets(
         self, qo_indptr: Tensor, kv_indptr: Tensor, last_page_len: Tensor | None
@@ -119,78 +131,79 @@ class AttentionPlan:
         """See docs/plan_contract.md."""
         problem, form = self._problem, self._form
         code = TritonVariant.of(problem.variant, params)
-        hooks = Hooks(*(code.functions[name] for name in _HOOKS))
-        requests = self._dense(q, k, mask) if form.dense else self._requests
-        tokens, shares = q.numel() // (q.shape[-1] * q.shape[-2]), self._shares
-        partial = Partial(None, None)
-        if shares > 1:
-            rows = (shares, tokens, problem.num_qo_heads)
-            partial = Partial(
-                q.new_empty(*rows, problem.head_dim_vo, dtype=torch.float32),
-                q.new_empty(*rows, dtype=torch.float32),
-            )
-        result = (
-            _queries(out),
-            _logs(lse),
-            partial,
-            requests,
+        tokens = q.numel() // (q.shape[-1] * q.shape[-2])
+        work = self._dense(q, k, mask) if form.dense else self._planned(tokens)
+        tile = work.tile
+        shares = self._tiles.shares(
+            tile, batch=work.batch, tokens=tokens, max_kv_len=work.max_kv_len
+        )
+        partial = self._partial(q, shares, tokens)
+        results = (_queries(out), _logs(lse))
+        metadata = (
+            work.requests,
             self._factors(scales),
             code.values(params),
             tokens,
-            self._batch_size,
+            work.kv_tokens,
+            work.batch,
         )
-        settings = self._settings
-        tiles = tokens * form.group // settings.rows + self._batch_size + 1
+        fixed = {
+            "HOOKS": Hooks(*(code.functions[name] for name in _HOOKS)),
+            "FORM": form,
+            "SHARES": shares,
+        }
         launch(
             attend,
-            (tiles, problem.num_kv_heads, shares),
+            (work.tiles, problem.num_kv_heads, shares),
             q.device,
             _queries(q),
             self._keys(k),
             self._keys(v),
-            *result,
-            HOOKS=hooks,
-            FORM=form,
-            TILE=self._tile(settings.rows, settings.keys),
-            SHARES=shares,
-            num_warps=settings.warps,
-            num_stages=settings.stages,
+            *results,
+            partial,
+            *metadata,
+            **fixed,
+            TILE=Tile(tile.rows, tile.keys, *self._padded_dims),
+            num_warps=tile.warps,
+            num_stages=tile.stages,
         )
         if shares > 1:
+            heads = min(power_of_two(form.group, 1), _MERGE_ROWS)
             launch(
                 merge,
-                (tokens, problem.num_kv_heads),
+                (tokens, problem.num_kv_heads, cdiv(form.group, heads)),
                 q.device,
                 partial,
-                *result[:2],
-                *result[3:],
-                HOOKS=hooks,
-                FORM=form,
-                TILE=self._tile(triton.next_power_of_2(form.group), 0),
-                SHARES=shares,
+                *results,
+                *metadata,
+                **fixed,
+                TILE=Tile(heads, 0, *self._padded_dims),
                 num_warps=_MERGE_WARPS,
             )
 
-    def _dense(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Requests:
-        """The metadata of requests of equal lengths."""
-        batch, qo_len = q.shape[:2]
-        sizes = (batch, qo_len, k.shape[1])
-        if sizes != self._sizes:
-            self._sizes, self._batch_size = sizes, batch
-            self._choose(*sizes)
-            starts = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
-            self._requests = Requests(starts * qo_len, starts * k.shape[1], None, None, None, None)
-        if mask is None:
-            return self._requests
-        each = qo_len * k.shape[1] if mask.dim() == 3 else 0
-        offsets = torch.arange(batch, dtype=torch.int64, device=q.device) * each
-        return self._requests._replace(
-            mask=mask.contiguous().view(torch.uint8), mask_offsets=offsets
-        )
+    def _planned(self, tokens: int) -> _Work:
+        tiles = tokens * self._form.group // self._tile.rows + self._batch + 1
+        return _Work(self._requests, self._tile, tiles, self._batch, 0, self._max_kv_len)
 
-    def _tile(self, rows: int, keys: int) -> Tile:
-        dims = (self._problem.head_dim_qk, self._problem.head_dim_vo)
-        return Tile(rows, keys, *map(power_of_two, dims))
+    def _dense(self, q: Tensor, k: Tensor, mask: Tensor | None) -> _Work:
+        """Nothing of a call stays in the plan: it serves all of its facts, several at once."""
+        batch, qo_len, kv_len = *q.shape[:2], k.shape[1]
+        requests = Requests()
+        if mask is not None:
+            each = mask[0].numel() if mask.dim() == 3 else 0
+            requests = Requests(mask=mask.contiguous().view(torch.uint8), mask_offsets=each)
+        tile = self._tiles.best(qo_len)
+        tiles = batch * cdiv(qo_len * self._form.group, tile.rows)
+        return _Work(requests, tile, tiles, batch, batch * kv_len, kv_len)
+
+    def _partial(self, q: Tensor, shares: int, tokens: int) -> Partial:
+        if shares == 1:
+            return Partial(None, None)
+        rows = (shares, tokens, self._problem.num_qo_heads)
+        return Partial(
+            q.new_empty(*rows, self._problem.head_dim_vo, dtype=torch.float32),
+            q.new_empty(*rows, dtype=torch.float32),
+        )
 
     def _keys(self, x: Tensor) -> Keys:
         data = x.view(torch.uint8) if self._form.exponent else x

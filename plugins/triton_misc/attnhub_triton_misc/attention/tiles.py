@@ -78,33 +78,42 @@ FLOAT32 = TileSettings(
 )
 
 
-def power_of_two(size: int) -> int:
+def power_of_two(size: int, least: int = _LEAST) -> int:
     """The next one, as blocks have it; at least what a product takes."""
-    return max(_LEAST, 1 << (size - 1).bit_length())
+    return max(least, 1 << (size - 1).bit_length())
 
 
-def tile_for(problem: AttentionProblem, max_qo_len: int | None) -> TileSettings:
-    """The tile for requests of up to ``max_qo_len`` queries, None being unknown."""
-    if problem.q_dtype == "float32":
-        return FLOAT32
-    # What is deterministic may not depend on the batch, so nor may the tile.
-    is_open = problem.deterministic or max_qo_len is None
-    wanted = (_QUERIES_OF_ANY if is_open else max_qo_len or 1) * problem.group_size
-    legal = [tile for tile in TILES if tile.is_legal(problem)]
-    enough = [tile for tile in legal if tile.rows >= wanted]
-    # Of equals, min and max take the first.
-    return min(enough, key=_rows) if enough else max(legal, key=_rows)
+class Tiles:
+    """The tiles that fit a problem's GPU, of which batches take one each."""
+
+    def __init__(self, problem: AttentionProblem) -> None:
+        self._problem = problem
+        is_exact = problem.q_dtype == "float32"
+        self._legal = [FLOAT32] if is_exact else [tile for tile in TILES if tile.is_legal(problem)]
+
+    def best(self, max_qo_len: int | None) -> TileSettings:
+        """The tile for requests of up to ``max_qo_len`` queries, None being unknown."""
+        # What is deterministic may not depend on the batch, so nor may the tile.
+        is_open = self._problem.deterministic or max_qo_len is None
+        wanted = (_QUERIES_OF_ANY if is_open else max_qo_len or 1) * self._problem.group_size
+        enough = [tile for tile in self._legal if tile.rows >= wanted]
+        # Of equals, min and max take the first.
+        return min(enough, key=_rows) if enough else max(self._legal, key=_rows)
+
+    def shares(self, tile: TileSettings, *, batch: int, tokens: int, max_kv_len: int | None) -> int:
+        """Into how many shares the keys of each tile are cut, so that few tiles fill the GPU.
+
+        What shares leave behind is bounded by that: as many rows as the wanted programs have, some
+        20 MB.
+        """
+        problem = self._problem
+        if problem.deterministic or not problem.variant.softmax:
+            return 1
+        tiles = max(batch, tokens * problem.group_size // tile.rows, 1)
+        wanted = _PROGRAMS_OF_SM * problem.device.num_sms // (tiles * problem.num_kv_heads)
+        most = _MOST_SHARES if max_kv_len is None else -(-max_kv_len // _LEAST_KEYS_OF_SHARE)
+        return max(1, min(wanted, most, _MOST_SHARES))
 
 
 def _rows(tile: TileSettings) -> int:
     return tile.rows
-
-
-def shares_for(problem: AttentionProblem, *, batch: int, max_kv_len: int | None) -> int:
-    """Into how many shares the keys of each tile are cut, so that few tiles fill the GPU."""
-    if problem.deterministic or not problem.variant.softmax:
-        return 1
-    programs = max(batch, 1) * problem.num_kv_heads
-    wanted = _PROGRAMS_OF_SM * problem.device.num_sms // programs
-    most = _MOST_SHARES if max_kv_len is None else -(-max_kv_len // _LEAST_KEYS_OF_SHARE)
-    return max(1, min(wanted, most, _MOST_SHARES))
