@@ -18,13 +18,14 @@ import attnhub
 from attnhub import activation, norm, page, rope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
     """The new tokens of each request, and the pages that hold all of its keys and values.
 
-    All are int32 on the host, where planning reads them. `tokens` [tokens] has the requests end to
-    end: rows `qo_indptr[b]` to `qo_indptr[b + 1]` [batch + 1] are request b's. `seq_lens` [batch]
-    counts its tokens, the new ones included, and `table` already has pages for them.
+    All are int32: on the host, where planning reads them, or on the device. `tokens` [tokens] has
+    the requests end to end: rows `qo_indptr[b]` to `qo_indptr[b + 1]` [batch + 1] are request b's.
+    `seq_lens` [batch] counts its tokens, the new ones included, and `table` already has pages for
+    them.
     """
 
     tokens: Tensor
@@ -118,11 +119,18 @@ class Model:
         The keys and values of the new tokens are written to the cache on the way.
         """
         self.attention.plan(batch.qo_indptr, batch.table)
-        tokens, qo_indptr, seq_lens = self._here(batch.tokens, batch.qo_indptr, batch.seq_lens)
         table = attnhub.PagedKV(
             *self._here(batch.table.indptr, batch.table.indices, batch.table.last_page_len)
         )
-        requests, positions = page.get_batch_indices_positions(qo_indptr, seq_lens, len(tokens))
+        here = self._here(batch.tokens, batch.qo_indptr, batch.seq_lens)
+        return self.compute(Batch(*here, table))
+
+    def compute(self, batch: Batch) -> Tensor:
+        """As `forward`, for what is planned and lies on the device; a CUDA graph may hold it."""
+        tokens, qo_indptr, table = batch.tokens, batch.qo_indptr, batch.table
+        requests, positions = page.get_batch_indices_positions(
+            qo_indptr, batch.seq_lens, len(tokens)
+        )
         eps = self.config.rms_eps
 
         residual = embedding(tokens, self.embed)
