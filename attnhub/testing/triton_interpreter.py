@@ -9,6 +9,7 @@ on numpy arrays. Some things it computes otherwise than any GPU does:
 * the result of a comparison of scalars becomes a float when it is broadcast;
 * ``tl.maximum``, ``tl.minimum`` and ``tl.clamp`` keep a NaN without ``propagate_nan`` too, which
   PTX's ``max`` and ``min`` drop; ``tl.max`` and ``tl.min``, which also drop it, are right;
+* ``tl.fma`` rounds its product;
 * a scalar that was loaded or computed cannot bound a loop, with a numpy of 2.4 or later;
 * numpy warns where a GPU gives an infinity or a NaN.
 
@@ -88,6 +89,7 @@ def repaired() -> Iterator[None]:
         # The others of the builder, create_maximumf and create_minimumf, are those that keep NaN.
         patches.setattr(builder, "create_maxnumf", lambda self, a, b: self.binary_op(a, b, np.fmax))
         patches.setattr(builder, "create_minnumf", lambda self, a, b: self.binary_op(a, b, np.fmin))
+        patches.setattr(builder, "create_fma", _fma(interpreter, builder.create_fma))
         patches.setattr(builder, "create_clampf", _clamped(builder.create_clampf))
         for name in dir(builder):
             if name.startswith(("create_icmp", "create_fcmp")):
@@ -131,6 +133,18 @@ def _as_bool(interpreter: Any, compare: Any) -> Any:
         return interpreter.TensorHandle(compare(self, a, b).data, tl.int1)
 
     return compared
+
+
+def _fma(interpreter: Any, otherwise: Any) -> Any:
+    import numpy as np
+
+    def fma(self: Any, a: Any, b: Any, c: Any) -> Any:
+        if c.data.dtype != np.float32:
+            return otherwise(self, a, b, c)
+        wide = a.data.astype(np.float64) * b.data + c.data
+        return interpreter.TensorHandle(wide.astype(np.float32), c.dtype.scalar)
+
+    return fma
 
 
 def _clamped(propagating: Any) -> Any:

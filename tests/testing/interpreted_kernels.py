@@ -57,6 +57,17 @@ def _extremes(a_ptr, b_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr + 8 * N + 1, tl.min(a, axis=0))
 
 
+@triton.jit
+def _fma(a_ptr, b_ptr, c_ptr, out_ptr, N: tl.constexpr):
+    place = tl.arange(0, N)
+    a, b, c = tl.load(a_ptr + place), tl.load(b_ptr + place), tl.load(c_ptr + place)
+    tl.store(out_ptr + place, tl.fma(a, b, c))
+
+
+def fma(a: Tensor, b: Tensor, c: Tensor, out: Tensor) -> None:
+    _fma[(1,)](a, b, c, out, N=a.numel())
+
+
 def cast(x: Tensor, out: Tensor) -> None:
     _cast[(1,)](x, out, N=x.numel())
 

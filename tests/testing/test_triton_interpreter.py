@@ -76,6 +76,15 @@ def test_a_maximum_drops_nan_unless_it_is_asked_for() -> None:
     assert out[8, :2].tolist() == [inf, -inf]
 
 
+def test_a_product_is_not_rounded_before_its_sum() -> None:
+    a = 1 + torch.arange(1, 9) * 2.0**-23
+    out = torch.full((8,), 7.0)
+    with repaired():
+        kernels.fma(a, a, -(a * a), out)
+    assert torch.equal(out, (a.double() * a.double() - (a * a).double()).float())
+    assert bool((out != 0).any())
+
+
 def test_everything_is_as_before_afterwards() -> None:
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     before = vars(interpreter).copy(), vars(interpreter.InterpreterBuilder).copy()

@@ -16,6 +16,7 @@ from attnhub_triton_misc.scaling import (
     as_codes,
     is_per_column,
     load_scales,
+    quotient,
     scaled_rows,
     tile_of,
 )
@@ -24,7 +25,7 @@ from attnhub_triton_misc.settings import WHOLE_ROWS, scaled, whole_row
 
 @triton.jit
 def _code(x, scale, E5M2: tl.constexpr, CAST: tl.constexpr):
-    y = tl.div_rn(x, scale)
+    y = quotient(x, scale)
     return cast(y, E5M2) if CAST else encode(y, E5M2)
 
 

@@ -43,6 +43,25 @@ def tile_of(index, steps, count, hidden, ROWS: tl.constexpr, BLOCK: tl.constexpr
 
 
 @triton.jit
+def quotient(x, scale):
+    """``x / scale``, rounded once, where many ``x`` share a scale.
+
+    A division is some twenty instructions, which takes longer than memory does. So the scale's
+    inverse is multiplied by, and what that is off is found by FMA and taken in (Markstein, 1990).
+    """
+    # The inverse of a subnormal scale would be infinite.
+    factor = tl.where(tl.abs(scale) < 2.0**-100, 2.0**64, 1.0)
+    scale, x = scale * factor, x * factor
+    inverse = tl.div_rn(1.0, scale)
+    y = x * inverse
+    rest = tl.fma(-y, scale, x)
+    # Nothing is left of zeros, whose sign a sum would lose. It is infinite or NaN by infinities, NaN
+    # or a scale of 0, where the product is what a quotient is.
+    size = tl.abs(rest)
+    return tl.where((size > 0.0) & (size < float("inf")), tl.fma(rest, inverse, y), y)
+
+
+@triton.jit
 def load_scales(
     scale_ptr, scale_outer, scale_inner,
     row, column,
