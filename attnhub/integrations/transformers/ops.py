@@ -6,6 +6,7 @@ agrees with one of AttnHub's ops, and stays as it is otherwise.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnhub.activation import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
+from attnhub.integrations.transformers.gated_mlp import GatedMlp, gated_of
+from attnhub.integrations.transformers.rotation import apply_rotary_pos_emb, rotates_halves
+from attnhub.integrations.transformers.trying import agrees, holds_only, probe, twin, values
 from attnhub.norm import gemma_rmsnorm, rmsnorm
-from attnhub.rope import apply_rope_cos_sin
 
-_GATED = (silu_and_mul, gelu_and_mul, gelu_tanh_and_mul)
 _NORMS = (rmsnorm, gemma_rmsnorm)
 _ROTATION = "apply_rotary_pos_emb"
 
@@ -66,17 +67,17 @@ def use_ops(model: nn.Module) -> ReplacedOps:
     """
     done = ReplacedOps()
     for module in model.modules():
-        if (norm := _norm_of(module)) is not None:
+        if (norm := probe(_norm_of, module)) is not None:
             done.norms += 1
             _replace(module, "forward", norm, done)
-        elif (gated := _mlp_of(module)) is not None:
+        elif (gated := probe(gated_of, module)) is not None:
             done.activations += 1
-            _replace(module, "forward", gated, done)
+            _replace(module, "forward", GatedMlp(module, gated), done)
     for name in sorted({type(module).__module__ for module in model.modules()}):
         file = sys.modules.get(name)
-        if (theirs := getattr(file, _ROTATION, None)) is not None and _rotates_halves(theirs):
+        if (theirs := getattr(file, _ROTATION, None)) is not None and rotates_halves(theirs):
             done.rotations.append(name)
-            _replace(file, _ROTATION, _apply_rotary_pos_emb, done)
+            _replace(file, _ROTATION, apply_rotary_pos_emb, done)
     return done
 
 
@@ -89,135 +90,31 @@ def _replace(owner: Any, name: str, value: Any, done: ReplacedOps) -> None:
     setattr(owner, name, value)
 
 
-def _agrees(actual: Any, expected: Tensor) -> bool:
-    """Within what a rounding more or less makes."""
-    near = 4 * torch.finfo(expected.dtype).eps
-    return isinstance(actual, Tensor) and torch.allclose(actual, expected, rtol=near, atol=near)
-
-
-def _norm_of(module: nn.Module) -> Callable[..., Tensor] | None:
-    weight: Any = getattr(module, "weight", None)
+def _norm_of(module: nn.Module) -> _Norm | None:
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if not isinstance(weight, Tensor) or weight.dim() != 1 or not isinstance(eps, float):
+    if not isinstance(eps, float) or not holds_only(module, {"weight"}, set()):
         return None
-    x = torch.linspace(-2.0, 3.0, 2 * len(weight)).view(2, -1).to(weight)
-    expected = module(x)
-    for op in _NORMS:
-        if _agrees(expected, op(x, weight, eps=eps)):
-            # The weight is asked for anew: loading and moving a model replaces it.
-            at: Any = module
-            return lambda hidden_states: op(hidden_states, at.weight, eps=eps)
-    return None
-
-
-def _mlp_of(module: nn.Module) -> Callable[..., Tensor] | None:
-    gate, up = getattr(module, "gate_proj", None), getattr(module, "up_proj", None)
-    down, act = getattr(module, "down_proj", None), getattr(module, "act_fn", None)
-    if type(gate) is not nn.Linear or type(up) is not nn.Linear or down is None or act is None:
+    weight: Any = module.weight
+    if type(weight) is not nn.Parameter or weight.dim() != 1:
         return None
-    if gate.weight.shape != up.weight.shape or (gate.bias is None) != (up.bias is None):
-        return None
-    x = torch.linspace(-3.0, 3.0, 2 * gate.in_features).view(2, -1).to(gate.weight)
-    wide = torch.cat([gate(x), up(x)], dim=-1)
-    expected = act(gate(x)) * up(x)
-    for op in _GATED:
-        if _agrees(expected, op(wide)) and _agrees(module(x), down(expected)):
-            both = _Joined(gate, up)
-            return lambda x: down(op(both(x)))
-    return None
+    # Weights as they begin, all ones or zeros, would hide how they are applied.
+    w = values(len(weight), like=weight, low=-1.5, high=1.75)
+    x = values(2, len(weight), like=weight, low=-2.0, high=3.0)
+    x = torch.cat([x, x[1:] * math.sqrt(eps)])  # the last row shows where eps is added
+    expected = twin(module, {"weight": nn.Parameter(w), "bias": None}, {}).forward(x)
+    ops = (op for op in _NORMS if agrees(expected, op(x, w, eps=eps)))
+    return next((_Norm(module, op, eps) for op in ops), None)
 
 
-class _Joined:
-    """Two projections as one product; both keep their parameters, as views of one matrix.
+class _Norm:
+    """The forward of a norm. An object, so that a copy of the model gets one of its own."""
 
-    A model that is moved, converted or loaded anew has others, which are joined at the next call.
-    """
+    def __init__(self, module: nn.Module, op: Callable[..., Tensor], eps: float) -> None:
+        # The weight is asked for anew: loading and moving a model replaces it.
+        self._module: Any = module
+        self._op = op
+        self._eps = eps
 
-    def __init__(self, gate: nn.Linear, up: nn.Linear) -> None:
-        self._linears = (gate, up)
-        self._join()
-
-    def _join(self) -> None:
-        self._weight = self._joined("weight")
-        self._bias = None if self._linears[0].bias is None else self._joined("bias")
-        self._halves = [linear.weight for linear in self._linears]
-
-    def _joined(self, name: str) -> Tensor:
-        old = [getattr(linear, name) for linear in self._linears]
-        whole = torch.cat([x.detach() for x in old])
-        for linear, half, x in zip(self._linears, whole.chunk(2), old, strict=True):
-            setattr(linear, name, nn.Parameter(half, requires_grad=x.requires_grad))
-        return whole
-
-    def _is_current(self) -> bool:
-        if torch.compiler.is_compiling():  # an address has no meaning while tracing
-            return True
-        views = zip(self._linears, self._halves, self._weight.chunk(2), strict=True)
-        return all(
-            linear.weight is half and half.data_ptr() == view.data_ptr()
-            for linear, half, view in views
-        )
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if not self._is_current():
-            self._join()
-        return nn.functional.linear(x, self._weight, self._bias)
-
-
-def _rotates_halves(theirs: Callable[..., Any]) -> bool:
-    """Whether a family's function turns pairs ``(i, i + dim/2)`` of whole heads."""
-    q, k = torch.randn(2, 1, 2, 3, 8).unbind()
-    angles = torch.randn(1, 3, 4).repeat(1, 1, 2)
-    try:
-        found = theirs(q, k, angles.cos(), angles.sin())
-    except (TypeError, ValueError, RuntimeError):  # it takes other arguments
-        return False
-    expected = _apply_rotary_pos_emb(q, k, angles.cos(), angles.sin())
-    pairs = zip(found, expected, strict=False)
-    return len(found) == 2 and all(_agrees(a, b) for a, b in pairs)
-
-
-@dataclass(slots=True)
-class _Table:
-    """Cosines and sines of one forward as AttnHub takes them: the same for every layer."""
-
-    cos: Tensor
-    sin: Tensor
-    cache: Tensor
-    positions: Tensor
-
-    @classmethod
-    def of(cls, cos: Tensor, sin: Tensor, batch: int) -> _Table:
-        half = cos.shape[-1] // 2
-        cache = torch.cat([cos[..., :half], sin[..., :half]], dim=-1).float().flatten(0, -2)
-        rows = torch.arange(cache.shape[0], dtype=torch.int32, device=cos.device)
-        # One table for all requests of a batch where all stand at the same positions.
-        return cls(cos, sin, cache, rows if cos.shape[0] == batch else rows.repeat(batch))
-
-
-_last: _Table | None = None
-
-
-def _table(cos: Tensor, sin: Tensor, batch: int) -> _Table:
-    global _last  # noqa: PLW0603 - read and written whole, so threads only cost each other time
-    if torch.compiler.is_compiling():
-        return _Table.of(cos, sin, batch)
-    last = _last
-    tokens = batch * cos.shape[-2]
-    if last is None or last.cos is not cos or last.sin is not sin or len(last.positions) != tokens:
-        _last = last = _Table.of(cos, sin, batch)
-    return last
-
-
-def _apply_rotary_pos_emb(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
-) -> tuple[Tensor, Tensor]:
-    """Queries and keys ``[batch, heads, len, dim]`` turned by angles ``[batch or 1, len, dim]``."""
-    heads_first = unsqueeze_dim == 1
-    if heads_first:
-        q, k = q.transpose(1, 2), k.transpose(1, 2)
-    batch, length = q.shape[:2]
-    table = _table(cos, sin, batch)
-    turned = apply_rope_cos_sin(q.flatten(0, 1), k.flatten(0, 1), table.positions, table.cache)
-    q, k = (x.unflatten(0, (batch, length)) for x in turned)
-    return (q.transpose(1, 2), k.transpose(1, 2)) if heads_first else (q, k)
+    def __call__(self, *given: Tensor, **named: Tensor) -> Tensor:
+        (x,) = (*given, *named.values())  # one, whatever the module calls it
+        return self._op(x, self._module.weight, eps=self._eps)

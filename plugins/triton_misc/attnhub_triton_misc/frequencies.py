@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from attnhub.plugin import Device, InvalidArgument, Rope, Staging, inverse_frequencies
+from attnhub.plugin import Device, InvalidArgument, Rope, Staging, inverse_frequencies, stream
 
 
 class Frequencies:
@@ -18,25 +18,37 @@ class Frequencies:
         self._staging = Staging(device)
         self._table = self._staging.on_device(host)
         self._sent: torch.cuda.Event | None = None
+        self._readers: set[int] = set()
         if device.type == "cuda":
             self._sent = torch.cuda.Event()
             self._sent.record(torch.cuda.current_stream(device))
 
     def table(self) -> Tensor:
         """The frequencies; the current stream reads them after they have arrived."""
-        if self._sent is not None:
-            self._order_after_copy()
+        sent = self._sent  # read once: another thread may find meanwhile that they have arrived
+        if sent is not None:
+            self._order_after_copy(sent)
+        if self._table.is_cuda:
+            self._keep_for_current_stream()
         return self._table
 
-    def _order_after_copy(self) -> None:
+    def _order_after_copy(self, sent: torch.cuda.Event) -> None:
         # Of a stream under capture nothing can be asked; what was planned before has arrived, since
         # a capture begins by waiting for the device.
-        if self._sent is None or torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing():
             return
-        if self._sent.query():
+        if sent.query():
             self._sent = None
         else:
-            self._sent.wait(torch.cuda.current_stream(self._table.device))
+            sent.wait(torch.cuda.current_stream(self._table.device))
+
+    def _keep_for_current_stream(self) -> None:
+        # Once freed, the memory goes to the stream that it was made on, which would not wait for
+        # what others still read of it; torch remembers each reader until then, so once will do.
+        reader = stream(self._table.get_device())
+        if reader not in self._readers:
+            self._table.record_stream(torch.cuda.current_stream(self._table.device))
+            self._readers.add(reader)
 
 
 class KnownFrequencies:
