@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+#: Bytes of a slab, which has room for the uploads of many steps, and what parts are aligned to.
+_SLAB_BYTES, _ALIGNMENT = 1 << 16, 16
+
+
+class _Slab(NamedTuple):
+    """Pinned memory, and the stream of the copies that read it."""
+
+    pinned: Tensor
+    stream: torch.cuda.Stream
+
 
 class Staging:
-    """A ring of pinned buffers for one CUDA device; a buffer returns once its copy has finished.
+    """Pinned memory for uploads to one CUDA device.
 
-    Two plans in a row behind a long-running kernel therefore use two buffers: the second never
-    overwrites metadata that the first is still waiting to upload.
+    An upload takes the next part of a slab. A full slab is used again once all copies that read it
+    have finished, so a plan behind a long-running kernel never overwrites metadata that an earlier
+    one is still waiting to upload; and an event, which costs as much as the copy, is recorded for a
+    slab and not for each upload.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._busy: deque[tuple[torch.cuda.Event, Tensor]] = deque()
+        self._slab: _Slab | None = None
+        self._used = 0
 
     def copy(self, destination: Tensor, source: Tensor) -> None:
         """Enqueue ``destination.copy_(source)`` on the current stream without waiting."""
         if source.device.type != "cpu" or self._device.type == "cpu":
             destination.copy_(source, non_blocking=True)
             return
-        event, pinned = self._buffer(source.nbytes)
-        part = pinned[: source.nbytes].view(source.dtype).view_as(source)
+        part = self._part(source.nbytes).view(source.dtype).view_as(source)
         part.copy_(source)
-        self._send(destination, part, event, pinned)
+        destination.copy_(part, non_blocking=True)
 
     def on_device(self, x: Tensor) -> Tensor:
         """The tensor itself if it lies there, else a copy, enqueued without waiting."""
@@ -57,23 +70,36 @@ class Staging:
         if self._device.type == "cpu":
             torch.cat(parts, out=up)
         else:
-            event, pinned = self._buffer(up.nbytes)
-            block = pinned[: up.nbytes].view(kind)
+            block = self._part(up.nbytes).view(kind)
             torch.cat(parts, out=block)
-            self._send(up, block, event, pinned)
-        return torch.split(up, sizes)
+            up.copy_(block, non_blocking=True)
+        return torch.split_with_sizes(up, sizes)
 
-    def _send(self, to: Tensor, block: Tensor, event: torch.cuda.Event, pinned: Tensor) -> None:
-        to.copy_(block, non_blocking=True)
-        event.record(torch.cuda.current_stream(self._device))
-        self._busy.append((event, pinned))
+    def _part(self, nbytes: int) -> Tensor:
+        """Pinned bytes that no copy reads."""
+        slab, begin = self._slab, self._used
+        end = begin + nbytes
+        if slab is None or end > slab.pinned.numel() or not self._is_current(slab):
+            slab, begin, end = self._next(nbytes), 0, nbytes
+        self._used = -(-end // _ALIGNMENT) * _ALIGNMENT
+        return slab.pinned[begin:end]
 
-    def _buffer(self, nbytes: int) -> tuple[torch.cuda.Event, Tensor]:
-        """Pinned bytes that no copy reads, at least so many, and the event that says so again."""
+    def _is_current(self, slab: _Slab) -> bool:
+        index = self._device.index
+        raw: int = torch._C._cuda_getCurrentRawStream(index)  # noqa: SLF001 - a Stream costs more
+        return slab.stream.cuda_stream == raw
+
+    def _next(self, nbytes: int) -> _Slab:
+        """Another slab, of at least so many bytes, in place of the one in use."""
+        if self._slab is not None:
+            event = torch.cuda.Event()
+            event.record(self._slab.stream)
+            self._busy.append((event, self._slab.pinned))
+        pinned = None
         if self._busy and self._busy[0][0].query():
-            event, pinned = self._busy.popleft()
-            if pinned.numel() >= nbytes:
-                return event, pinned
-        size = max(4096, 1 << (nbytes - 1).bit_length()) if nbytes else 4096
-        pinned = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
-        return torch.cuda.Event(), pinned
+            pinned = self._busy.popleft()[1]
+        if pinned is None or pinned.numel() < nbytes:
+            size = max(_SLAB_BYTES, 1 << (nbytes - 1).bit_length())
+            pinned = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+        self._slab = _Slab(pinned, torch.cuda.current_stream(self._device))
+        return self._slab

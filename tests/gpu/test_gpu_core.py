@@ -221,14 +221,44 @@ def test_staging_never_overwrites_what_is_in_flight() -> None:
     assert (targets[1] == 2).all()
 
 
-def test_staging_reuses_its_buffers() -> None:
+def test_full_slabs_wait_for_their_copies() -> None:
+    """Behind a long kernel far more than a slab holds, and parts of any size, arrive as given."""
     staging = Staging(torch.device(DEVICE))
-    target = torch.zeros(10, dtype=torch.int32, device=DEVICE)
-    for step in range(5):
-        staging.copy(target, torch.full((10,), step, dtype=torch.int32))
+    sizes = [1, 3, 1000, 16384, 16385, 40000, 5] * 4
+    torch.cuda._sleep(100_000_000)
+    arrived = []
+    for step, size in enumerate(sizes):
+        source = torch.full((size,), step, dtype=torch.int32)
+        arrived += staging.upload(source, source[:1])
+        source.fill_(-1)
+    for step, size in enumerate(sizes):
+        assert (arrived[2 * step] == step).all()
+        assert arrived[2 * step].numel() == size
+        assert arrived[2 * step + 1].tolist() == [step]
+
+
+def test_slabs_are_used_again() -> None:
+    staging = Staging(torch.device(DEVICE))
+    target = torch.zeros(10000, dtype=torch.int32, device=DEVICE)
+    for step in range(9):  # 40 KB each: a slab for each
+        staging.copy(target, torch.full((10000,), step, dtype=torch.int32))
         torch.cuda.synchronize()
     assert len(staging._busy) <= 2
-    assert (target == 4).all()
+    assert (target == 8).all()
+
+
+def test_a_slab_belongs_to_one_stream() -> None:
+    staging = Staging(torch.device(DEVICE))
+    source = torch.ones(10, dtype=torch.int32)
+    staging.upload(source)
+    slab = staging._slab
+    staging.upload(source)
+    assert staging._slab is slab
+    with torch.cuda.stream(torch.cuda.Stream()):
+        (up,) = staging.upload(2 * source)
+        torch.cuda.current_stream().synchronize()
+        assert staging._slab is not slab
+        assert (up == 2).all()
 
 
 def test_tensors_decide_the_device_not_the_current_one() -> None:
