@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from attnhub.kernels.probe import kernels_run
     from attnhub.kernels.schedule import SCHEDULE, WorkSchedule, plan_spec
     from attnhub.kernels.section import SECTION, Section
+    from attnhub.kernels.triton_launch import launch_triton
     from attnhub.kernels.triton_variant import TritonVariant
     from attnhub.kernels.variant import VariantCode
     from attnhub.mla.inputs import MLAScales
@@ -136,6 +137,7 @@ _LAZY = {
     "kernel": "attnhub.kernels",
     "kernels": "attnhub.kernels",
     "kernels_run": "attnhub.kernels.probe",
+    "launch_triton": "attnhub.kernels.triton_launch",
     "on_host": "attnhub.attn.rows",
     "plan_spec": "attnhub.kernels.schedule",
     "requests": "attnhub.attn.rows",
@@ -226,6 +228,7 @@ __all__ = [
     "kernel",
     "kernels",
     "kernels_run",
+    "launch_triton",
     "on_host",
     "plan_spec",
     "registry",

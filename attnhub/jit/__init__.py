@@ -11,7 +11,7 @@ from attnhub.jit.compilers import Compiler, Finding, Unit, choose, discover
 from attnhub.jit.errors import CacheWarning, CompileError, DriverError, LaunchError, NoCompiler
 from attnhub.jit.launcher import Launcher, LoadedKernel
 from attnhub.jit.params import ParamLayout
-from attnhub.jit.spec import KernelSpec
+from attnhub.jit.spec import EntryPoint, KernelSpec
 from attnhub.jit.store import Entry
 from attnhub.jit.tensor_map import TensorMap
 
@@ -23,6 +23,7 @@ __all__ = [
     "Cubin",
     "DriverError",
     "Entry",
+    "EntryPoint",
     "Finding",
     "KernelSpec",
     "LaunchError",

@@ -28,7 +28,7 @@ from attnhub.jit.driver import (
 )
 from attnhub.jit.errors import LaunchError
 from attnhub.jit.params import TENSOR_MAP_ALIGNMENT
-from attnhub.jit.spec import KernelSpec
+from attnhub.jit.spec import EntryPoint, KernelSpec
 
 #: CTAs of a cluster that every device with clusters can run; more must be allowed first.
 _PORTABLE_CLUSTER, _MAX_CLUSTER = 8, 16
@@ -50,7 +50,7 @@ class LoadedKernel:
 
     Args:
         image: its cubin.
-        spec: what it was compiled from.
+        spec: what it was compiled from; of a kernel that others compiled, what it takes.
 
     Raises:
         DriverError: there is no driver, or it refuses the cubin.
@@ -61,7 +61,7 @@ class LoadedKernel:
         >>> launch(132, stream, x.data_ptr(), y.data_ptr(), n)
     """
 
-    def __init__(self, image: bytes, spec: KernelSpec) -> None:
+    def __init__(self, image: bytes, spec: KernelSpec | EntryPoint) -> None:
         self.spec = spec
         self._driver = drivers.get()
         library = self._driver.load(image, str(spec))
@@ -120,6 +120,8 @@ class LoadedKernel:
 
     def _check_parameter(self) -> None:
         """Here, and not in the constructor: without a context the driver may not tell the size."""
+        if not self.spec.takes_struct:
+            return
         size, described = self._driver.parameter_size(self._handle), self.spec.params.size
         if size not in (None, described):
             raise LaunchError(
@@ -172,7 +174,7 @@ class Launcher:
         self,
         driver: Driver,
         kernel: int,
-        spec: KernelSpec,
+        spec: KernelSpec | EntryPoint,
         shape: Shape,
         bound: Sequence[Any] = (),
     ) -> None:
@@ -201,7 +203,9 @@ class Launcher:
         pack = struct.Struct(f"{given}{len(self._bound)}s{padding}3I{len(self._middle)}sQ")
         flags = [field.kind == "bool" for field in spec.params.fields[: self._num_given]]
         self._pack = _with_flags(pack, flags) if any(flags) else pack.pack_into
-        pointers = (c_void_p * 1)(ctypes.addressof(self._buffer))
+        begin = ctypes.addressof(self._buffer)
+        places = [0] if spec.takes_struct else [field.offset for field in spec.params.fields]
+        pointers = (c_void_p * len(places))(*(begin + place for place in places))
         config_at = byref(self._buffer, end)
         self._arguments = (config_at, c_void_p.from_param(kernel), byref(pointers), None)
 

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from attnhub.errors import InvalidArgument, UnknownName
 from attnhub.jit.params import ParamLayout
@@ -38,6 +38,29 @@ FLAGS = (
 
 #: Types of the values of a context, beside enums, tuples and dataclasses of them.
 _PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryPoint:
+    """A kernel that others compiled, as far as a launch needs it.
+
+    Args:
+        name: how errors call it.
+        entry: the symbol to launch.
+        params: its parameters, each of which it takes by itself; none is a layout.
+
+    Example:
+        >>> params = ParamLayout({"x": "float*", "n": "i32"})
+        >>> LoadedKernel(cubin, EntryPoint(name="copy", entry="copy", params=params))
+    """
+
+    name: str
+    entry: str
+    params: ParamLayout
+    takes_struct: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return f"kernel {self.name!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +101,7 @@ class KernelSpec:
     arch: str
     include_dirs: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    takes_struct: ClassVar[bool] = True
     #: The values of the context as text. It stands for the context when specs are compared, since
     #: to Python 1, 1.0 and True are equal, and in C++ they are not.
     content: str = field(init=False, repr=False)

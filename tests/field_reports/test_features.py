@@ -97,7 +97,7 @@ def test_no_public_function_swallows_keywords() -> None:
     }
     # Facts of a problem: each is checked against the fields of the op. To `assuming` the author of
     # an op gives sizes by names of the author's own.
-    assert open_ended == {"explain", "Problem.of", "assuming"}
+    assert open_ended == {"explain", "Problem.of", "assuming", "launch_triton"}
     with pytest.raises(UnknownName, match="did you mean 'page_size'"):
         attnhub.explain("mla", device="cpu", num_heads=4, dtype="float32", page_sizes=4)
     q = torch.zeros(1, 1, 8)

@@ -206,6 +206,9 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     line += part;
   }
   line += " with " + hex(parameters[0], setting("parameter size", 0));
+  for (int i = 1; i < setting("parameters", 1); ++i) {
+    line += " " + hex(parameters[i], setting("parameter size", 0));
+  }
   line += extra == nullptr && size_t(parameters[0]) % 64 == 0 ? "" : " badly";
   write(line.c_str());
   return CUDA_SUCCESS;

@@ -18,6 +18,7 @@ from attnhub.jit.driver import Driver
 from attnhub.jit.errors import DriverError, LaunchError
 from attnhub.jit.launcher import LoadedKernel
 from attnhub.jit.params import ParamLayout
+from attnhub.jit.spec import EntryPoint
 from tests.jit import fake_driver
 from tests.jit.fake_driver import CONTEXT, KERNEL, LIBRARY, Fake
 from tests.jit.fakes import spec
@@ -56,6 +57,23 @@ def test_what_is_launched(fake_cuda: Fake, grid: Any) -> None:
     shape = f"grid {x} {y} {z} block 96 1 1 smem 1000"
     assert told == f"launch {KERNEL:x} {shape} stream {STREAM:x} in 0"
     assert parameters == PACKED.hex()
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_parameters_each_by_itself(fake_cuda: Fake, bound: int) -> None:
+    """As kernels take them that others compiled; a struct's size is not asked for."""
+    params = ParamLayout({"x": "void*", "small": "i32", "n": "i32", "gain": "float"})
+    fake_cuda.set("parameters", 4)
+    fake_cuda.set("parameter size", 4)
+    loaded = LoadedKernel(b"a cubin", EntryPoint(name="axpy", entry="axpy", params=params))
+    values = (0x12345678, -2, 7, 0.5)
+    launch = loaded.launcher(0, block=64).bind(*values[4 - bound :])
+    launch(3, STREAM, *values[: 4 - bound])
+    [line] = fake_cuda.journal("launch")
+    assert line.partition(" with ")[2] == "78563412 feffffff 07000000 0000003f"
+    assert not fake_cuda.journal("parameter")
+    with pytest.raises(InvalidArgument, match=r"kernel 'axpy': .* values for .* parameters"):
+        launch(3, STREAM, *values, 1)
 
 
 @pytest.mark.parametrize("count", range(len(VALUES) + 1))

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub.plugin import dtype_of
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.settings import copied
 
 # To a kernel, a named tuple is one argument; its numbers are specialised as others are.
@@ -57,13 +57,14 @@ def _append(
     b_new, b_cache,
     table, places,
     PAGE_SIZE: tl.constexpr, HEADS: tl.constexpr, DIM_A: tl.constexpr, DIM_B: tl.constexpr,
-    TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``cache[page[token], slot[token]] = new[token]``, for ``a`` and for ``b``.
 
     Where a token goes takes three loads, each of which waits for the one before. So the entries are
     asked for first, and arrive in the meantime.
     """
+    overlap(PDL)
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     live = (token < places.tokens)[:, None]
     element = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
@@ -134,7 +135,7 @@ class Append:
         tile = self._tile
         launch(
             _append,
-            (triton.cdiv(places.tokens, tile.rows), triton.cdiv(self._width, tile.block)),
+            (cdiv(places.tokens, tile.rows), cdiv(self._width, tile.block)),
             places.positions.device,
             *a,
             *b,

@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub_triton_misc.frequencies import Frequencies, KnownFrequencies
+from attnhub_triton_misc.launch import overlap
 from attnhub_triton_misc.rotation import Rotation, turn_both
 
 
@@ -19,8 +20,10 @@ def _apply_rope(
     positions,
     frequencies, factor,
     HALF: tl.constexpr, TAIL: tl.constexpr, INTERLEAVED: tl.constexpr, HEADS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """``(a cos - b sin, b cos + a sin)`` of each pair, at the angle ``position * frequency``."""
+    overlap(PDL)
     token = tl.program_id(0).to(tl.int64)
     pair = tl.arange(0, triton.next_power_of_2(HALF))[None, :]
     frequency = tl.load(frequencies + pair, mask=pair < HALF, other=0.0)

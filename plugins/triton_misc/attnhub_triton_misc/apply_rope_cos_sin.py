@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from attnhub_triton_misc.launch import overlap
 from attnhub_triton_misc.rotation import Rotation, load_angles, turn_both
 
 
@@ -18,8 +19,10 @@ def _apply_rope_cos_sin(
     positions,
     cache, cache_row,
     HALF: tl.constexpr, TAIL: tl.constexpr, INTERLEAVED: tl.constexpr, HEADS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """``(a cos - b sin, b cos + a sin)`` of each pair, by row ``position`` of ``cache``."""
+    overlap(PDL)
     token = tl.program_id(0).to(tl.int64)
     cos, sin = load_angles(cache, cache_row, tl.load(positions + token), HALF)
     turn_both(q, q_out, k, k_out, token, cos, sin, HALF, TAIL, INTERLEAVED, HEADS)

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub_triton_misc.fp8 import decode
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import row_offset, store_rounded
 from attnhub_triton_misc.scaling import (
     as_codes,
@@ -29,8 +29,10 @@ def _dequantize(
     out_ptr, out_outer, out_inner,
     steps, count, inner, hidden,
     PER_COLUMN: tl.constexpr, E5M2: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = value(code) * scale``, formed in float32."""
+    overlap(PDL)
     row, column, mask = tile_of(tl.program_id(0), steps, count, hidden, ROWS, BLOCK)
     code_row = code_ptr + row_offset(row, inner, code_outer, code_inner)[:, None]
     code = tl.load(code_row + column[None, :], mask=mask, other=0)
@@ -47,14 +49,14 @@ class _Plan:
 
     def run(self, stored: Tensor, scale: Tensor, out: Tensor, axis: int | None) -> None:
         hidden, tile = stored.shape[-1], self._tile
-        steps = triton.cdiv(hidden, tile.block)
+        steps = cdiv(hidden, tile.block)
         per_column, e5m2 = is_per_column(stored, axis), stored.dtype == torch.float8_e5m2
         for (codes, scales, target), (count, inner, strides) in scaled_rows(
             as_codes(stored), scale, out, axis
         ):
             launch(
                 _dequantize,
-                (triton.cdiv(count, tile.rows) * steps,),
+                (cdiv(count, tile.rows) * steps,),
                 out.device,
                 codes, *strides[:2],
                 scales, *strides[2:4],

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import cdiv, launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rmsnorm import inverse_rms
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import RowSettings, whole_row
@@ -20,13 +20,14 @@ def _fused_add_rmsnorm(
     residual_ptr, residual_outer, residual_inner,
     weight_ptr,
     count, inner, hidden, eps, weight_bias,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``residual = s`` and ``x = s / sqrt(mean(s^2) + eps) * (weight + weight_bias)``.
 
     ``s = x + residual`` in float32; ``x`` takes the norm of that, not of what ``residual`` holds
     of it.
     """
+    overlap(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = (row < count)[:, None]
     x_row = x_ptr + row_offset(row, inner, x_outer, x_inner)[:, None]

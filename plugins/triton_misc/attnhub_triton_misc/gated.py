@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub_triton_misc import fp8
-from attnhub_triton_misc.launch import cdiv, launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import streamed
 
@@ -29,12 +29,13 @@ def _gated(
     scale_ptr,
     count, inner, hidden,
     ACTIVATION: tl.constexpr, ENCODE: tl.constexpr, E5M2: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = ACTIVATION(x[:hidden]) * x[hidden:]``, row by row.
 
     With a scale, ``out`` is the FP8 code of that over the scale. Programs go along a row first.
     """
+    overlap(PDL)
     blocks = tl.cdiv(hidden, BLOCK)
     program = tl.program_id(0)
     row = (program // blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub.plugin import Problem
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.search import ends_until
 from attnhub_triton_misc.settings import EACH
 
@@ -17,9 +17,10 @@ def _batch_indices_positions(
     indptr_ptr, lengths_ptr,
     batch_indices_ptr, positions_ptr,
     batch, tokens,
-    STEPS: tl.constexpr, BLOCK: tl.constexpr,
+    STEPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``position = length[request] - indptr[request + 1] + token``; -1 behind the last request."""
+    overlap(PDL)
     token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = token < tokens
     request = ends_until(indptr_ptr, batch, token, STEPS)
@@ -37,7 +38,7 @@ class _Plan:
         batch, tokens = len(seq_lens), len(positions)
         launch(
             _batch_indices_positions,
-            (triton.cdiv(tokens, EACH.block),),
+            (cdiv(tokens, EACH.block),),
             positions.device,
             append_indptr, seq_lens,
             batch_indices, positions,

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub.plugin import Problem
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.settings import EACH
 
 
@@ -16,9 +16,10 @@ def _seq_lens(
     indptr_ptr, last_page_len_ptr,
     out_ptr,
     batch, page_size,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``(pages - 1) * page_size + last_page_len``, 0 where there are no pages."""
+    overlap(PDL)
     request = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = request < batch
     start = tl.load(indptr_ptr + request, mask=live, other=0)
@@ -33,7 +34,7 @@ class _Plan:
         batch = len(out)
         launch(
             _seq_lens,
-            (triton.cdiv(batch, EACH.block),),
+            (cdiv(batch, EACH.block),),
             out.device,
             indptr, last_page_len,
             out,

@@ -1,27 +1,33 @@
-"""How a kernel is launched: on the device of its tensors, whichever is current."""
+"""Launches: the number of programs, and how kernels wait for the one before them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
-import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-Grid = tuple[int] | tuple[int, int] | tuple[int, int, int]
+from attnhub.plugin import launch_triton
+
+__all__ = ["cdiv", "launch", "overlap"]
+
+#: Every kernel here begins by :func:`overlap`.
+launch: Callable[..., None] = partial(launch_triton, pdl=True)
 
 
-def launch(kernel: Any, grid: Grid, device: torch.device, *args: Any, **options: Any) -> None:
-    """Launch ``kernel`` on ``device``; a grid without a program launches nothing.
+@triton.jit
+def overlap(PDL: tl.constexpr):
+    """Let the next kernel start, and wait for the one before: the first thing in a kernel.
 
-    Triton launches on the current device. Options are compile-time arguments, and those of Triton:
-    ``num_warps``, ``num_stages``.
+    So blocks of a kernel are on their SMs when the one before it ends, which saves a launch's
+    latency; each of them waits here until that one has written everything (CUDA's programmatic
+    dependent launch).
     """
-    if 0 in grid:
-        return
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            kernel[grid](*args, **options)
-    else:
-        kernel[grid](*args, **options)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
 
 
 def cdiv(size: int, step: int) -> int:

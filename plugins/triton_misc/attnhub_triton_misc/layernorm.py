@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import cdiv, launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import RowSettings, whole_row
 
@@ -49,9 +49,10 @@ def _layernorm(
     weight_ptr,
     bias_ptr,
     count, inner, hidden, eps,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias``, row by row."""
+    overlap(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = (row < count)[:, None]
     x_row = x_ptr + row_offset(row, inner, x_outer, x_inner)[:, None]

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import row_offset, rows
 from attnhub_triton_misc.scaling import is_per_column, tile_of
 from attnhub_triton_misc.settings import COLUMN_MAXIMA, JOINED, MAXIMA, SHARES
@@ -40,8 +40,10 @@ def _row_maxima(
     out_ptr, out_share,
     tiles, steps, count, inner, hidden,
     FIT: tl.constexpr, E5M2: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Largest magnitude of a share of the rows of an index, or the scale made of it."""
+    overlap(PDL)
     index, share = tl.program_id(0).to(tl.int64), tl.program_id(1)
     largest = tl.zeros([ROWS, BLOCK], tl.int32)
     for tile in range(share, tiles, tl.num_programs(1)):
@@ -63,8 +65,10 @@ def _column_maxima(
     out_ptr, out_share,
     tiles, count, inner, hidden,
     FIT: tl.constexpr, E5M2: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Largest magnitude in a share of each column, or the scale made of it."""
+    overlap(PDL)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     share = tl.program_id(1)
     largest = tl.zeros([ROWS, BLOCK], tl.int32)
@@ -87,9 +91,10 @@ def _join(
     share_ptr,
     scale_ptr,
     count, shares,
-    E5M2: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    E5M2: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The scale of each index, made of the largest of its shares ``[shares, count]``."""
+    overlap(PDL)
     index = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = (index < count)[:, None]
     largest = tl.zeros([ROWS, BLOCK], tl.int32)
@@ -109,7 +114,7 @@ def fit(x: Tensor, scale: Tensor, axis: int | None, *, e5m2: bool) -> None:
     hidden, per_column = x.shape[-1], is_per_column(x, axis)
     parts = rows(x if axis is None or per_column else x.select(axis, 0))
     tile = (COLUMN_MAXIMA if per_column else MAXIMA).cut_for(hidden)
-    steps, tiles = triton.cdiv(hidden, tile.block), triton.cdiv(parts[0][1].total, tile.rows)
+    steps, tiles = cdiv(hidden, tile.block), cdiv(parts[0][1].total, tile.rows)
     programs, tiles = (steps, tiles) if per_column else (scale.numel(), tiles * steps)
     shares = max(min(SHARES // (programs * len(parts)), tiles), 1)
     total = shares * len(parts)
@@ -142,7 +147,7 @@ def fit(x: Tensor, scale: Tensor, axis: int | None, *, e5m2: bool) -> None:
     if total > 1:
         launch(
             _join,
-            (triton.cdiv(scale.numel(), JOINED.rows),),
+            (cdiv(scale.numel(), JOINED.rows),),
             x.device,
             found,
             scale,

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import cdiv, launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import load_wide, store_rounded
 from attnhub_triton_misc.states import (
     counted,
@@ -26,9 +26,10 @@ def _merge_state(
     b_ptr, b_outer, b_inner, lse_b_ptr, lse_b_outer,
     out_ptr, out_outer, out_inner, lse_ptr, lse_outer,
     inner, dim,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = (a * exp(lse_a) + b * exp(lse_b)) / exp(lse)``, ``exp(lse)`` the sum of these."""
+    overlap(PDL)
     outer, row = rows_of_program(inner, ROWS)
     live = row < inner
     lse_a = tl.load(lse_a_ptr + outer * lse_a_outer + row, mask=live, other=0.0)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import cdiv, launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import load_wide, store_rounded
 from attnhub_triton_misc.states import (
     counted,
@@ -26,12 +26,13 @@ def _merge_state_in_place(
     b_ptr, b_outer, b_inner, lse_b_ptr, lse_b_outer,
     mask_ptr,
     inner, dim,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``o = (o * exp(lse) + b * exp(lse_b)) / exp(sum)`` and ``lse = sum``, where ``mask`` is true.
 
     ``exp(sum) = exp(lse) + exp(lse_b)``. What is masked out is neither read nor written.
     """
+    overlap(PDL)
     outer, row = rows_of_program(inner, ROWS)
     live = row < inner
     if mask_ptr is not None:

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnhub_triton_misc.launch import cdiv, launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import load_wide, store_rounded
 from attnhub_triton_misc.settings import merged
 from attnhub_triton_misc.states import counted, finite_base, rows_of_program
@@ -21,9 +21,10 @@ def _merge_states(
     out_ptr, out_token, out_head,
     out_lse_ptr, out_lse_token,
     states, heads, dim,
-    STATES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    STATES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = sum(o * exp(lse)) / exp(out_lse)``, ``exp(out_lse) = sum(exp(lse))``, over states."""
+    overlap(PDL)
     token, head = rows_of_program(heads, ROWS)
     live = head < heads
     lse_row = lse_ptr + token * lse_token + head[None, :]

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub_triton_misc.bits import gather, pack, words_of
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.settings import BYTES
 
 
@@ -18,9 +18,10 @@ def _packbits(
     x_ptr,
     out_ptr,
     count,
-    BIG: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    BIG: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[i] = sum(x[8 i + j] << j)``, or ``<< 7 - j``; 0 for what is behind the last boolean."""
+    overlap(PDL)
     byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     word = 2 * byte[:, None] + tl.arange(0, 2)[None, :]
     if ALIGNED and 8 * BLOCK * (tl.program_id(0).to(tl.int64) + 1) <= count:
@@ -34,7 +35,7 @@ class _Plan:
     def run(self, x: Tensor, out: Tensor, bitorder: str) -> None:
         launch(
             _packbits,
-            (triton.cdiv(len(out), BYTES.block),),
+            (cdiv(len(out), BYTES.block),),
             x.device,
             x,
             out,

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub_triton_misc.fp8 import cast, encode, has_casts
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.maxima import fit, fitting, magnitude
 from attnhub_triton_misc.rows import Rows, load_wide, row_offset, rows
 from attnhub_triton_misc.scaling import (
@@ -36,9 +36,10 @@ def _quantize(
     code_ptr, code_outer, code_inner,
     steps, count, inner, hidden,
     PER_COLUMN: tl.constexpr, E5M2: tl.constexpr, CAST: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``code = encode(x / scale)``."""
+    overlap(PDL)
     row, column, mask = tile_of(tl.program_id(0), steps, count, hidden, ROWS, BLOCK)
     x_row = x_ptr + row_offset(row, inner, x_outer, x_inner)[:, None]
     x = load_wide(x_row + column[None, :], mask)
@@ -56,18 +57,23 @@ def _quantize_to_fit(
     scale_ptr,
     count, width,
     HIDDEN: tl.constexpr, E5M2: tl.constexpr, CAST: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``scale[i] = max |x[i]| / limit``, then ``code[i] = encode(x[i] / scale[i])``.
 
     Each ``x[i]`` is in registers as a whole: ``width`` elements, in rows of ``HIDDEN``.
     """
+    overlap(PDL)
     index = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     element = tl.arange(0, BLOCK)[None, :]
     mask = (index < count)[:, None] & (element < width)
     row, column = (element // HIDDEN).to(tl.int64), element % HIDDEN
     x = load_wide(x_ptr + (index * x_outer)[:, None] + row * x_inner + column, mask)
-    scale = fitting(tl.max(magnitude(x), axis=1), E5M2)
+    # A maximum drops NaN. Infinities have to be left out, where there are any.
+    largest = tl.maximum(tl.max(tl.abs(x), axis=1), 0.0).to(tl.int32, bitcast=True)
+    if tl.max(largest, axis=0) >= 0x7F800000:
+        largest = tl.max(magnitude(x), axis=1)
+    scale = fitting(largest, E5M2)
     tl.store(scale_ptr + index, scale, mask=index < count)
     code = _code(x, scale[:, None], E5M2, CAST)
     tl.store(code_ptr + (index * code_outer)[:, None] + row * code_inner + column, code, mask=mask)
@@ -101,11 +107,11 @@ class _Plan:
 
     def _quantize(self, x: Tensor, scale: Tensor, codes: Tensor, axis: int | None) -> None:
         hidden, tile = x.shape[-1], self._tile
-        steps, per_column = triton.cdiv(hidden, tile.block), is_per_column(x, axis)
+        steps, per_column = cdiv(hidden, tile.block), is_per_column(x, axis)
         for (source, scales, target), (count, inner, strides) in scaled_rows(x, scale, codes, axis):
             launch(
                 _quantize,
-                (triton.cdiv(count, tile.rows) * steps,),
+                (cdiv(count, tile.rows) * steps,),
                 x.device,
                 source, *strides[:2],
                 scales, *strides[2:4],
@@ -120,7 +126,7 @@ class _Plan:
         tile = whole_row(width)
         launch(
             _quantize_to_fit,
-            (triton.cdiv(len(x), tile.rows),),
+            (cdiv(len(x), tile.rows),),
             x.device,
             x, x.stride(0), whole.strides[0],
             codes, codes.stride(0), whole.strides[2],

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnhub.plugin import Scales
 from attnhub_triton_misc.append import Pages, Places, Table, locate
 from attnhub_triton_misc.fp8 import cast, encode, has_casts
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import launch, overlap
 from attnhub_triton_misc.rotation import Heads, head_rows, load_angles, load_pairs, store_pairs
 from attnhub_triton_misc.settings import heads_of_token
 
@@ -54,13 +54,14 @@ def _rope_append(
     v, v_cache, v_scale,
     cos_sin, cos_sin_row,
     table, places,
-    FORM: tl.constexpr,
+    FORM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``(a cos - b sin, b cos + a sin)`` of each pair of q and k, by row ``position`` of a table.
 
     Then ``cache[page[token], slot[token]] = (k, v)[token]``, as FP8 divided by a scale. A program
     goes through blocks of heads of one token: those of q, then of k, then of v.
     """
+    overlap(PDL)
     token = tl.program_id(0).to(tl.int64)
     turns = tl.load(places.batch_indices + token) >= 0
     position = tl.load(places.positions + token)

@@ -44,7 +44,7 @@ def tile_of(index, steps, count, hidden, ROWS: tl.constexpr, BLOCK: tl.constexpr
 
 @triton.jit
 def quotient(x, scale):
-    """``x / scale``, rounded once, where many ``x`` share a scale.
+    """``x / scale`` for FP8, rounded once, where many ``x`` share a scale; saturates past 2^20.
 
     A division is some twenty instructions, which takes longer than memory does. So the scale's
     inverse is multiplied by, and what that is off is found by FMA and taken in (Markstein, 1990).
@@ -53,12 +53,13 @@ def quotient(x, scale):
     factor = tl.where(tl.abs(scale) < 2.0**-100, 2.0**64, 1.0)
     scale, x = scale * factor, x * factor
     inverse = tl.div_rn(1.0, scale)
-    y = x * inverse
-    rest = tl.fma(-y, scale, x)
-    # Nothing is left of zeros, whose sign a sum would lose. It is infinite or NaN by infinities, NaN
-    # or a scale of 0, where the product is what a quotient is.
-    size = tl.abs(rest)
-    return tl.where((size > 0.0) & (size < float("inf")), tl.fma(rest, inverse, y), y)
+    # Beyond FP8 all is one, and what is finite here stays so below. NaN is no bound's matter.
+    y = tl.clamp(x * inverse, -(2.0**20), 2.0**20, propagate_nan=tl.PropagateNan.ALL)
+    scale = tl.where(tl.abs(scale) == float("inf"), 0.0, scale)
+    exact = tl.fma(tl.fma(-y, scale, x), inverse, y)
+    # The sum loses the sign of a zero. Comparisons that spare zeros would be six instructions.
+    bits = exact.to(tl.int32, bitcast=True) | (y.to(tl.int32, bitcast=True) & -0x80000000)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit

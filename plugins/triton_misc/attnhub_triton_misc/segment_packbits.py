@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub_triton_misc.bits import gather, pack, words_of
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.search import ends_until
 from attnhub_triton_misc.settings import BYTES
 
@@ -19,9 +19,10 @@ def _byte_starts(
     indptr_ptr,
     byte_indptr_ptr,
     segments,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``byte_indptr[i + 1] = byte_indptr[i] + ceil((indptr[i + 1] - indptr[i]) / 8)``, from 0."""
+    overlap(PDL)
     tl.store(byte_indptr_ptr, 0)
     before = tl.zeros([], tl.int32)
     for start in range(0, segments, BLOCK):
@@ -41,11 +42,13 @@ def _segment_packbits(
     out_ptr,
     count, segments, total_bytes,
     STEPS: tl.constexpr, BIG: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[byte_indptr[s] + i]`` has the booleans from ``x[indptr[s] + 8 i]`` on, or zeros.
 
     Most tiles lie within one segment, where booleans are read by words, wherever it starts.
     """
+    overlap(PDL)
     first_byte = tl.program_id(0).to(tl.int64) * BLOCK
     byte = first_byte + tl.arange(0, BLOCK)
     word = tl.arange(0, 2)[None, :]
@@ -99,7 +102,7 @@ class _Plan:
             return
         launch(
             _segment_packbits,
-            (triton.cdiv(total_bytes, BYTES.block),),
+            (cdiv(total_bytes, BYTES.block),),
             x.device,
             x,
             indptr, byte_indptr,

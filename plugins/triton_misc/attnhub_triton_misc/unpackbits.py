@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub_triton_misc.bits import bytes_of, unpack, words_of
-from attnhub_triton_misc.launch import launch
+from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.settings import BYTES
 
 
@@ -18,9 +18,10 @@ def _unpackbits(
     packed_ptr,
     out_ptr,
     count,
-    BIG: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    BIG: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[8 i + j] = packed[i] >> j & 1``, or ``>> 7 - j``."""
+    overlap(PDL)
     byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     word = 2 * byte[:, None] + tl.arange(0, 2)[None, :]
     words = unpack(tl.load(packed_ptr + byte, mask=8 * byte < count, other=0), BIG)
@@ -37,7 +38,7 @@ class _Plan:
         count = len(out)
         launch(
             _unpackbits,
-            (triton.cdiv(count, 8 * BYTES.block),),
+            (cdiv(count, 8 * BYTES.block),),
             out.device,
             packed,
             out,

@@ -16,6 +16,7 @@ import triton.language as tl
 from attnhub_triton_misc.attention.output import LOG2_E, LOWEST, finish, store_partial
 from attnhub_triton_misc.attention.requests import factor, locate
 from attnhub_triton_misc.fp8 import decode
+from attnhub_triton_misc.launch import overlap
 
 
 @triton.jit
@@ -188,11 +189,13 @@ def queries(
 def attend(
     q, k, v, out, lse, partial, requests, factors, variant, tokens, kv_tokens, batch,
     HOOKS: tl.constexpr, FORM: tl.constexpr, TILE: tl.constexpr, SHARES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """``softmax(mask(score(scale Q K^T))) V`` for a tile; a program takes one share of its keys.
 
     With more shares than one the results are partial, for ``output.merge``.
     """
+    overlap(PDL)
     ROWS: tl.constexpr = TILE.rows  # a shape takes no field of a tuple
     D_VO: tl.constexpr = TILE.d_vo
     index = tl.num_programs(0) - 1 - tl.program_id(0)  # of causal rows, the longest first

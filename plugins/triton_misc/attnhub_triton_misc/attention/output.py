@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from attnhub_triton_misc.attention.requests import factor, locate
+from attnhub_triton_misc.launch import overlap
 
 LN_2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -70,12 +71,14 @@ def store_partial(
 def merge(
     partial, out, lse, requests, factors, variant, tokens, kv_tokens, batch,
     HOOKS: tl.constexpr, FORM: tl.constexpr, TILE: tl.constexpr, SHARES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """The states of all shares of a row's keys as one; a program takes heads of a group of a token.
 
     ``o = sum_s 2^(lse_s - max) o_s / sum_s 2^(lse_s - max)``. A share that saw no key has LSE -inf
     and counts for nothing: its output was never written.
     """
+    overlap(PDL)
     index, kv_head = tl.program_id(0), tl.program_id(1)
     member = tl.program_id(2) * TILE.rows + tl.arange(0, TILE.rows)
     heads = tl.num_programs(1) * FORM.group
