@@ -8,10 +8,14 @@ is what the kernel's PTX says that it takes.
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -35,20 +39,34 @@ _KINDS = {"u8": "bool", "u32": "i32", "u64": "i64", "f32": "float", "f64": "doub
 _MOST_ADDED = 2
 _INT32 = 2**31
 _ONES = (1, 1, 1)
+_WARP = 32
+#: Held while Triton has our driver.
+_compiling = threading.Lock()
 
 
 class _Known(NamedTuple):
     """How to launch a kernel with arguments of some types: which of their values it takes.
 
-    ``launch`` is None where only Triton can. ``kernel`` is held, since its id is part of the key.
+    ``launch`` is None where only Triton can.
     """
 
-    kernel: Any
     launch: Launcher | None
     takes: tuple[bool, ...]
 
 
-_known: dict[tuple[Any, ...], _Known] = {}
+class _Reader(NamedTuple):
+    """What reads arguments of a structure, and the kernels of those that were read before.
+
+    ``kernel`` is held, since it is known by its id.
+    """
+
+    kernel: Any
+    read: Callable[[tuple[Any, ...]], tuple[tuple[Any, ...], tuple[Any, ...]]]
+    known: dict[tuple[Any, ...], _Known]
+
+
+#: The reader that a kernel was last launched by. Most are launched by one only.
+_latest: dict[int, _Reader] = {}
 
 
 def launch_triton(
@@ -62,8 +80,9 @@ def launch_triton(
     """Launch a kernel in Triton on the current stream of a device; an empty grid launches nothing.
 
     What it is compiled for is what Triton itself would: dtypes, pointers and numbers that are
-    multiples of 16, numbers that are 1. Hooks for Triton's launches are not called. In the
-    interpreter, and on GPUs of other vendors, Triton launches.
+    multiples of 16, numbers that are 1. Neither a C compiler nor Python's headers are needed, as
+    they are where Triton itself launches: on GPUs of other vendors, and kernels that need scratch
+    memory. Its interpreter launches what it interprets. Hooks for Triton's launches are not called.
 
     Args:
         kernel: a ``@triton.jit`` function.
@@ -87,13 +106,18 @@ def launch_triton(
     if not _is_direct(kernel, device):
         _by_triton(kernel, grid, device, args, constants, pdl=pdl)
         return
-    values: list[Any] = []
-    kinds: list[Any] = [id(kernel), device.index, pdl, *constants.values()]
-    _take(args, values, kinds)
-    key = tuple(kinds)
-    found = _known.get(key)
-    if found is None:
-        found = _known[key] = _prepared(kernel, device, args, constants, pdl=pdl)
+    fixed = device.index, pdl, *constants.values()
+    try:
+        reader = _latest[id(kernel)]
+        values, kinds = reader.read(args)
+        found = reader.known[fixed + kinds]
+    except (LookupError, AttributeError, TypeError, ValueError):  # arguments of another structure
+        reader = _latest[id(kernel)] = _reader(kernel, _structure(args))
+        values, kinds = reader.read(args)
+        if fixed + kinds not in reader.known:
+            made = _prepared(kernel, device, args, constants, pdl=pdl)
+            reader.known[fixed + kinds] = made
+        found = reader.known[fixed + kinds]
     if found.launch is None:
         _by_triton(kernel, grid, device, args, constants, pdl=pdl)
         return
@@ -121,31 +145,67 @@ def _is_direct(kernel: Any, device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.cuda is not None and hasattr(kernel, "warmup")
 
 
-def _take(args: tuple[Any, ...], values: list[Any], kinds: list[Any]) -> None:
-    """The values of arguments, and of each what Triton compiles another kernel for, at least."""
-    value, kind = values.append, kinds.append
-    for x in args:
-        given = type(x)
-        if given is int:
-            value(x)
-            kind(2 if x == 1 else x & 15 == 0)
-            if not -_INT32 <= x < _INT32:
-                kind("64 bits")
-        elif given is Tensor or isinstance(x, Tensor):
-            place = x.data_ptr()
-            value(place)
-            kind(x.dtype)
-            kind(place & 15 == 0)
-        elif isinstance(x, tuple):
-            kind(len(x))
-            _take(x, values, kinds)
+def _structure(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What arguments are: tensors, ints, others, and tuples of these."""
+    return tuple(_structure(x) if isinstance(x, tuple) else _leaf(x) for x in args)
+
+
+def _leaf(x: Any) -> str:
+    return "tensor" if isinstance(x, Tensor) else "int" if type(x) is int else "other"
+
+
+#: Of a value x, as text: what is packed, and what Triton compiles another kernel for, at least.
+_PACKED = {"tensor": "p{0}", "int": "x{0}", "other": "0 if x{0} is None else x{0}"}
+_KIND_OF = {
+    "tensor": "x{0}.dtype, p{0} & 15 == 0",
+    "int": f"2 if x{{0}} == 1 else x{{0}} & 15 == 0, {-_INT32} <= x{{0}} < {_INT32}",
+    "other": "type(x{0})",
+}
+
+
+@lru_cache(maxsize=4096)
+def _reader(kernel: Any, structure: tuple[Any, ...]) -> _Reader:
+    """A function without loops: one over arguments takes longer than the launch.
+
+    Another structure makes it raise, or find types that are not known.
+    """
+    leaves = [*_flat(structure)]
+    numbers = itertools.count()
+    pattern = _pattern(structure, numbers)
+    lines = [f"{pattern} = args"]
+    if ints := [f"type(x{i}) is " for i, leaf in enumerate(leaves) if leaf == "int"]:
+        # First: to compare a tensor would wait for its device.
+        lines.append(f"if not ({''.join(ints)}int): raise TypeError")
+    lines += [f"p{i} = x{i}.data_ptr()" for i, leaf in enumerate(leaves) if leaf == "tensor"]
+    packed, kinds = (
+        "".join(f"{table[leaf].format(i)}, " for i, leaf in enumerate(leaves))
+        for table in (_PACKED, _KIND_OF)
+    )
+    body = "".join(f"    {line}\n" for line in (*lines, f"return ({packed}), ({kinds})"))
+    namespace: dict[str, Any] = {}
+    exec(f"def read(args):\n{body}", namespace)  # noqa: S102 - of the tables above
+    return _Reader(kernel, namespace["read"], {})
+
+
+def _flat(structure: tuple[Any, ...]) -> Iterator[str]:
+    for part in structure:
+        if isinstance(part, tuple):
+            yield from _flat(part)
         else:
-            value(x or 0)
-            kind(x if x is None else given)
+            yield part
+
+
+def _pattern(structure: tuple[Any, ...], numbers: Iterator[int]) -> str:
+    """What unpacks arguments of a structure: ``(x0, (x1, x2, ), )``."""
+    parts = (
+        _pattern(part, numbers) if isinstance(part, tuple) else f"x{next(numbers)}"
+        for part in structure
+    )
+    return f"({''.join(f'{part}, ' for part in parts)})"
 
 
 def _paths(args: Sequence[Any], above: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    """Where each value of :func:`_take` lies among arguments and the tuples in them."""
+    """Where each value that is read lies, among arguments and the tuples in them."""
     for i, x in enumerate(args):
         if isinstance(x, tuple):
             yield from _paths(x, (*above, i))
@@ -154,9 +214,54 @@ def _paths(args: Sequence[Any], above: tuple[int, ...] = ()) -> Iterator[tuple[i
 
 
 @lru_cache
-def _has_pdl(index: int) -> bool:
+def _sm(index: int) -> int:
     major, minor = torch.cuda.get_device_capability(index)
-    return 10 * major + minor >= _FIRST_WITH_PDL
+    return 10 * major + minor
+
+
+def _has_pdl(index: int) -> bool:
+    return _sm(index) >= _FIRST_WITH_PDL
+
+
+class CompilingDriver:
+    """As much of a driver as Triton asks to compile for an NVIDIA GPU: its architecture."""
+
+    def __init__(self, sm: int) -> None:
+        compiler = importlib.import_module("triton.backends.compiler")
+        self._target = compiler.GPUTarget("cuda", sm, _WARP)
+
+    def get_current_target(self) -> Any:
+        """What Triton compiles for."""
+        return self._target
+
+    def get_current_device(self) -> int:
+        """Any: nothing is launched by it."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """Any."""
+        return 0
+
+
+@lru_cache
+def _has_c_compiler() -> bool:
+    return any(map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "clang", "cc"))))
+
+
+@contextmanager
+def _driver(index: int) -> Iterator[None]:
+    """Triton's driver is built by a C compiler when it is first asked for; without one, ours."""
+    if _has_c_compiler():
+        yield
+        return
+    runtime = importlib.import_module("triton.runtime.driver").driver
+    with _compiling:
+        before = runtime._active  # noqa: SLF001 - `active` would build it
+        runtime.set_active(CompilingDriver(_sm(index)))
+        try:
+            yield
+        finally:
+            runtime.set_active(before)
 
 
 def _prepared(
@@ -170,7 +275,7 @@ def _prepared(
     """Compile for such arguments, and load."""
     overlaps = pdl and _has_pdl(device.index)
     more = {"PDL": overlaps} if pdl else {}
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), _driver(device.index):
         made = kernel.warmup(*args, grid=(1,), **constants, **more)
         made = made.result() if hasattr(made, "result") else made
     fixed = {path if isinstance(path, tuple) else (path,) for path in made.src.constants}
@@ -181,7 +286,7 @@ def _prepared(
     kinds = ["void*" if is_pointer else _KINDS.get(kind, "") for kind, is_pointer in found]
     added = len(kinds) - sum(takes)
     if "" in kinds or block is None or not 0 <= added <= _MOST_ADDED or _has_scratch(made.metadata):
-        return _Known(kernel, None, takes)
+        return _Known(None, takes)
     name, params = made.metadata.name, ParamLayout({f"{i}": kind for i, kind in enumerate(kinds)})
     loaded = LoadedKernel(made.asm["cubin"], EntryPoint(name=name, entry=name, params=params))
     launch = loaded.launcher(
@@ -190,7 +295,7 @@ def _prepared(
         smem=made.metadata.shared,
         pdl=overlaps,
     )
-    return _Known(kernel, launch.bind(*[0] * added), takes)
+    return _Known(launch.bind(*[0] * added), takes)
 
 
 def _has_scratch(metadata: Any) -> bool:

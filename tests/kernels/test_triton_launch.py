@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import subprocess
@@ -28,9 +29,8 @@ INTS = st.one_of(st.integers(-40, 40), st.integers(-(2**63), 2**63 - 1)).map(
 
 
 def kinds(*args: Any) -> tuple[Any, ...]:
-    found: list[Any] = []
-    triton_launch._take(args, [], found)
-    return tuple(found)
+    structure = triton_launch._structure(args)
+    return structure, triton_launch._reader(None, structure).read(args)[1]
 
 
 def of_triton(*args: Any) -> tuple[Any, ...]:
@@ -68,13 +68,24 @@ def test_numbers_that_are_told_apart(one: Any, other: Any) -> None:
     assert kinds((one,)) != kinds((other,))
 
 
+@pytest.mark.parametrize("other", [torch.zeros(2), None, 1.0, True, (3,)])
+@pytest.mark.parametrize("read", [3, torch.zeros(2), None, 1.0, (3,)])
+def test_arguments_of_another_structure_are_never_taken_for_those(read: Any, other: Any) -> None:
+    reader = triton_launch._reader(None, triton_launch._structure((read,)))
+    usual = reader.read((read,))[1]
+    if type(other) is not type(read):
+        # A launch expects these.
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
+            assert reader.read((other,))[1] != usual
+
+
 def test_an_empty_grid_launches_nothing() -> None:
     launch_triton(None, (3, 0), torch.device("cpu"))
 
 
 def test_what_is_packed() -> None:
-    """In a process whose Triton compiles: most tests have it interpret."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    """In a process whose Triton compiles, as it seldom does in tests, and without a C compiler."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT), "PATH": ""}
     command = [sys.executable, "-m", "tests.kernels.test_triton_launch"]
     done = subprocess.run(
         command, check=False, env=environment, capture_output=True, text=True, cwd=ROOT
@@ -83,7 +94,6 @@ def test_what_is_packed() -> None:
 
 
 def check_what_is_packed() -> None:
-    from attnhub.testing.gates.launches import _Driver
     from tests.kernels import triton_kernels as kernels
 
     packed: list[tuple[Any, ...]] = []
@@ -107,15 +117,15 @@ def check_what_is_packed() -> None:
             packed.append((self._shape, grid, stream, given, len(values)))
 
     runtime = importlib.import_module("triton.runtime.driver").driver
+    assert runtime._active is None
     device = SimpleNamespace(type="cuda", index=3)
     x, out = torch.zeros(1000), torch.zeros(1000)
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(runtime, "_active", _Driver(90))
         patches.setattr(torch.version, "cuda", "13.0")
         patches.setattr(torch.cuda, "device", lambda _: triton_launch.nullcontext())
         patches.setattr(triton_launch, "LoadedKernel", Loaded)
         patches.setattr(triton_launch, "stream", lambda index: 70 + index)
-        patches.setattr(triton_launch, "_has_pdl", lambda index: index == 3)
+        patches.setattr(triton_launch, "_sm", lambda index: {3: 90}[index])
 
         def launch(*given: Any, add: bool = True, pdl: bool = True) -> None:
             args = kernels.arguments(x, out, *given, add=add)
@@ -126,6 +136,7 @@ def check_what_is_packed() -> None:
         launch(None, 1, 7)
         launch(None, 1, 23)  # of the same kind
         launch(x, 4, 16)
+    assert runtime._active is None
     first, again, other = packed
     shape = (3, {"block": 64, "smem": 0, "pdl": True})
     # None and 1 are compiled in; `count` is not, whatever it is.

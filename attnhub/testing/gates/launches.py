@@ -28,13 +28,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import attnhub
+from attnhub.kernels.triton_launch import CompilingDriver
 from attnhub.plugin import isolated
 from attnhub.testing.cases import workloads
 from attnhub.testing.generators import seeded
 from attnhub.testing.on_cpu import OnCpu
 
 INDEX = "launches.json"
-_WARP = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +50,6 @@ class Launch:
     file: str = ""
     cpu_seconds: float = 0.0
     error: str = ""
-
-
-class _Driver:
-    """As much of a driver as compiling asks for."""
-
-    def __init__(self, sm: int) -> None:
-        compiler = importlib.import_module("triton.backends.compiler")
-        self._target = compiler.GPUTarget("cuda", sm, _WARP)
-
-    def get_current_target(self) -> Any:
-        return self._target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
 
 
 class _Unwritten(TorchFunctionMode):
@@ -106,7 +89,7 @@ class _Recorder:
         runtime = importlib.import_module("triton.runtime.driver").driver
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr(self._jit, "run", run)
-            patches.setattr(runtime, "_active", _Driver(self._sm))
+            patches.setattr(runtime, "_active", CompilingDriver(self._sm))
             yield
 
     def run_workloads(self, manifest: str, backend: str, op: str) -> None:

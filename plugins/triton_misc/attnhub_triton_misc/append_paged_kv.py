@@ -31,8 +31,8 @@ class _Plan:
         self._append.launch(
             (_entries(k_new), _pages(k_cache, layout)),
             (_entries(v_new), _pages(v_cache, layout)),
-            Table(indptr, indices, len(indptr) - 1, len(indices), len(k_cache)),
-            Places(batch_indices, positions, len(positions)),
+            Table(indptr, indices, indptr.shape[0] - 1, indices.shape[0], k_cache.shape[0]),
+            Places(batch_indices, positions, positions.shape[0]),
         )
 
 

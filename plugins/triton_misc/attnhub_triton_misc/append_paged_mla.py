@@ -29,8 +29,8 @@ class _Plan:
         self._append.launch(
             (_entries(ckv), _pages(ckv_cache)),
             (_entries(kpe), _pages(kpe_cache)),
-            Table(indptr, indices, len(indptr) - 1, len(indices), len(ckv_cache)),
-            Places(batch_indices, positions, len(positions)),
+            Table(indptr, indices, indptr.shape[0] - 1, indices.shape[0], ckv_cache.shape[0]),
+            Places(batch_indices, positions, positions.shape[0]),
         )
 
 

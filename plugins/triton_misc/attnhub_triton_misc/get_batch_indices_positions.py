@@ -35,7 +35,7 @@ class _Plan:
     def run(
         self, append_indptr: Tensor, seq_lens: Tensor, batch_indices: Tensor, positions: Tensor
     ) -> None:
-        batch, tokens = len(seq_lens), len(positions)
+        batch, tokens = seq_lens.shape[0], positions.shape[0]
         launch(
             _batch_indices_positions,
             (cdiv(tokens, EACH.block),),

@@ -220,16 +220,16 @@ class _Plan:
         if self._q_is_fp8:
             q_out = q_out.view(torch.uint8)
         indptr, indices, batch_indices, positions = where
-        table = Table(indptr, indices, len(indptr) - 1, len(indices), len(k_cache))
+        table = Table(indptr, indices, indptr.shape[0] - 1, indices.shape[0], k_cache.shape[0])
         launch(
             _rope_append,
-            (len(q), self._programs),
+            (q.shape[0], self._programs),
             q.device,
             Heads.of(q), Heads.of(q_out), _scale(scales.q),
             Heads.of(k), self._pages(k_cache), _scale(scales.k),
             Heads.of(v), self._pages(v_cache), _scale(scales.v),
             cos_sin_cache, cos_sin_cache.stride(0),
-            _readable(table), Places(batch_indices, positions, len(q)),
+            _readable(table), Places(batch_indices, positions, q.shape[0]),
             FORM=form,
             num_warps=self._warps,
         )  # fmt: skip
