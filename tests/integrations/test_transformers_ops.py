@@ -136,13 +136,13 @@ def test_the_real_model_says_the_same(plain: PlainModel, tokenizer: Tokenizer) -
         done.restore()
 
 
-@pytest.fixture
-def triton() -> Iterator[torch.device]:
-    """A device where everything is computed by Triton: a GPU, or the CPU by the interpreter."""
+@pytest.fixture(params=["interpreter", pytest.param("cuda:0", marks=pytest.mark.gpu(sm=80))])
+def triton(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """A device where everything is computed by Triton: the CPU by the interpreter, or a GPU."""
     manifest = pytest.importorskip("attnhub_triton_misc.manifest")
-    if torch.cuda.is_available():
+    if request.param != "interpreter":
         with attnhub.use("triton_misc"):
-            yield torch.device("cuda:0")
+            yield torch.device(request.param)
         return
     backends = manifest.attnhub_backends()
     with interpreting("triton_misc", backends), attnhub.use("triton_misc"):
