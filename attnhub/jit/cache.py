@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnhub.core.env import environment
 from attnhub.jit.errors import CacheWarning
 from attnhub.jit.store import Entry, Store
 
@@ -30,11 +31,13 @@ class Cache:
     """The kernels kept on this machine.
 
     Args:
-        folder: where; by default the user's cache folder. If it cannot be written, what is there is
-            still read, and new kernels go to a folder under the temporary one, with a warning.
+        folder: where; by default as ATTNHUB_CACHE_DIR says, or the user's cache folder. If it
+            cannot be written, what is there is still read, and new kernels go to a folder under the
+            temporary one, with a warning.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
+        folder = folder or environment().cache_dir
         self.home = Path(folder) if folder else _user_folder()
         self._root: Path | None = None
 

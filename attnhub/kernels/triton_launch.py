@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from attnhub.jit import EntryPoint, Launcher, LoadedKernel, ParamLayout
+from attnhub.jit.triton_driver import CompilingDriver
 from attnhub.kernels.load import stream
 
 __all__ = ["launch_triton"]
@@ -39,7 +40,6 @@ _KINDS = {"u8": "bool", "u32": "i32", "u64": "i64", "f32": "float", "f64": "doub
 _MOST_ADDED = 2
 _INT32 = 2**31
 _ONES = (1, 1, 1)
-_WARP = 32
 #: Held while Triton has our driver.
 _compiling = threading.Lock()
 
@@ -221,26 +221,6 @@ def _sm(index: int) -> int:
 
 def _has_pdl(index: int) -> bool:
     return _sm(index) >= _FIRST_WITH_PDL
-
-
-class CompilingDriver:
-    """As much of a driver as Triton asks to compile for an NVIDIA GPU: its architecture."""
-
-    def __init__(self, sm: int) -> None:
-        compiler = importlib.import_module("triton.backends.compiler")
-        self._target = compiler.GPUTarget("cuda", sm, _WARP)
-
-    def get_current_target(self) -> Any:
-        """What Triton compiles for."""
-        return self._target
-
-    def get_current_device(self) -> int:
-        """Any: nothing is launched by it."""
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        """Any."""
-        return 0
 
 
 @lru_cache

@@ -28,7 +28,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import attnhub
-from attnhub.kernels.triton_launch import CompilingDriver
+from attnhub.jit.triton_driver import CompilingDriver
 from attnhub.plugin import isolated
 from attnhub.testing.cases import workloads
 from attnhub.testing.generators import seeded

@@ -12,6 +12,7 @@ from torch import Tensor
 from attnhub.plugin import dtype_of
 from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.settings import copied
+from attnhub_triton_misc.tuned import choose
 
 # To a kernel, a named tuple is one argument; its numbers are specialised as others are.
 
@@ -115,11 +116,11 @@ def locate(token, table, places, PAGE_SIZE: tl.constexpr):
 class Append:
     """A planned append of two tensors with ``heads`` rows of ``dims`` elements for each token."""
 
-    def __init__(self, dtype: str, page_size: int, heads: int, dims: tuple[int, int]) -> None:
-        self._codes = dtype.startswith("float8")
-        self._shape = (page_size, heads, *dims)
+    def __init__(self, problem: Any, heads: int, dims: tuple[int, int]) -> None:
+        self._codes = problem.dtype.startswith("float8")
+        self._shape = (problem.page_size, heads, *dims)
         self._width = heads * max(dims)
-        self._tile = copied(self._width, dtype_of(dtype).itemsize)
+        self._tile = choose(problem, copied(self._width, dtype_of(problem.dtype).itemsize))
 
     def pointers(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The tensors as a kernel takes them: FP8 as bytes, which any GPU can copy."""

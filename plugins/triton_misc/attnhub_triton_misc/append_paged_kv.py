@@ -13,7 +13,7 @@ class _Plan:
     def __init__(self, problem: Any) -> None:
         p = problem
         dims = (p.head_dim_qk, p.head_dim_vo)
-        self._append = Append(p.dtype, p.page_size, p.num_kv_heads, dims)
+        self._append = Append(p, p.num_kv_heads, dims)
 
     def run(
         self,

@@ -11,8 +11,7 @@ from attnhub_triton_misc.append import Append, Entries, Pages, Places, Table
 
 class _Plan:
     def __init__(self, problem: Any) -> None:
-        p = problem
-        self._append = Append(p.dtype, p.page_size, 1, (p.dim_ckv, p.dim_kpe))
+        self._append = Append(problem, 1, (problem.dim_ckv, problem.dim_kpe))
 
     def run(
         self,

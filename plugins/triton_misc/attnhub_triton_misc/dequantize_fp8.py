@@ -20,6 +20,7 @@ from attnhub_triton_misc.scaling import (
     tile_of,
 )
 from attnhub_triton_misc.settings import scaled
+from attnhub_triton_misc.tuned import choose
 
 
 @triton.jit
@@ -45,7 +46,7 @@ def _dequantize(
 
 class _Plan:
     def __init__(self, problem: Any) -> None:
-        self._tile = scaled(problem.extent.tokens, problem.hidden)
+        self._tile = choose(problem, scaled(problem.extent.tokens, problem.hidden))
 
     def run(self, stored: Tensor, scale: Tensor, out: Tensor, axis: int | None) -> None:
         hidden, tile = stored.shape[-1], self._tile

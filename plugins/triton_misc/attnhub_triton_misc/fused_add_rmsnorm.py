@@ -12,6 +12,7 @@ from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rmsnorm import inverse_rms
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import RowSettings, whole_row
+from attnhub_triton_misc.tuned import choose
 
 
 @triton.jit
@@ -83,7 +84,7 @@ class _Plan:
 
 class _FusedAddRMSNorm:
     def plan(self, problem: Any) -> _Plan:
-        return _Plan(whole_row(problem.hidden))
+        return _Plan(choose(problem, whole_row(problem.hidden)))
 
 
 fused_add_rmsnorm = _FusedAddRMSNorm()

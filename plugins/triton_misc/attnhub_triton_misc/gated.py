@@ -13,6 +13,7 @@ from attnhub_triton_misc import fp8
 from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import streamed
+from attnhub_triton_misc.tuned import choose
 
 
 @triton.jit
@@ -55,7 +56,7 @@ def _gated(
 class _Plan:
     def __init__(self, activation: Any, problem: Any) -> None:
         self._activation = activation
-        self._tile = streamed(problem.extent.tokens, problem.hidden)
+        self._tile = choose(problem, streamed(problem.extent.tokens, problem.hidden))
         self._encode = fp8.cast if fp8.has_casts(problem.device) else fp8.encode
         self._e5m2 = problem.out_dtype == "float8_e5m2"
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import RowSettings, whole_row
+from attnhub_triton_misc.tuned import choose
 
 
 @triton.jit
@@ -103,7 +104,7 @@ class _Plan:
 
 class _LayerNorm:
     def plan(self, problem: Any) -> _Plan:
-        return _Plan(whole_row(problem.hidden))
+        return _Plan(choose(problem, whole_row(problem.hidden)))
 
 
 layernorm = _LayerNorm()

@@ -12,6 +12,7 @@ from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import load_wide, store_rounded
 from attnhub_triton_misc.settings import merged
 from attnhub_triton_misc.states import counted, finite_base, rows_of_program
+from attnhub_triton_misc.tuned import choose
 
 
 @triton.jit
@@ -82,7 +83,8 @@ class _Plan:
     def __init__(self, problem: Any) -> None:
         tokens, heads = problem.extent.tokens, problem.num_heads
         rows = None if tokens is None else tokens * heads
-        self._tile = merged(problem.num_states, heads, problem.head_dim, rows)
+        tile = merged(problem.num_states, heads, problem.head_dim, rows)
+        self._tile = choose(problem, tile)
 
     def run(self, o: Tensor, lse: Tensor, out: Tensor, out_lse: Tensor) -> None:
         (tokens, states, heads, dim), tile = o.shape, self._tile

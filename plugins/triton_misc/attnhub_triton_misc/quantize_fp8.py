@@ -21,6 +21,7 @@ from attnhub_triton_misc.scaling import (
     tile_of,
 )
 from attnhub_triton_misc.settings import WHOLE_ROWS, scaled, whole_row
+from attnhub_triton_misc.tuned import choose
 
 
 @triton.jit
@@ -81,7 +82,7 @@ def _quantize_to_fit(
 
 class _Plan:
     def __init__(self, problem: Any) -> None:
-        self._tile = scaled(problem.extent.tokens, problem.hidden)
+        self._tile = choose(problem, scaled(problem.extent.tokens, problem.hidden))
         self._options = {
             "E5M2": problem.fp8 == "float8_e5m2",
             "CAST": has_casts(problem.device),

@@ -11,6 +11,7 @@ from torch import Tensor
 from attnhub_triton_misc.launch import cdiv, launch, overlap
 from attnhub_triton_misc.rows import load_wide, row_offset, rows, store_rounded
 from attnhub_triton_misc.settings import RowSettings, whole_row
+from attnhub_triton_misc.tuned import choose
 
 
 @triton.jit
@@ -77,7 +78,7 @@ class _Plan:
 
 class _RMSNorm:
     def plan(self, problem: Any) -> _Plan:
-        return _Plan(whole_row(problem.hidden))
+        return _Plan(choose(problem, whole_row(problem.hidden)))
 
 
 rmsnorm = _RMSNorm()

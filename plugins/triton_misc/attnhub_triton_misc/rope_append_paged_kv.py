@@ -15,6 +15,7 @@ from attnhub_triton_misc.fp8 import cast, encode, has_casts
 from attnhub_triton_misc.launch import launch, overlap
 from attnhub_triton_misc.rotation import Heads, head_rows, load_angles, load_pairs, store_pairs
 from attnhub_triton_misc.settings import heads_of_token
+from attnhub_triton_misc.tuned import choose
 
 #: Bits of the exponent of what the problem calls ``fp8``.
 _EXPONENTS = {"none": 0, "float8_e4m3fn": 4, "float8_e5m2": 5}
@@ -185,7 +186,8 @@ class _Plan:
         self._stores_fp8, self._q_is_fp8 = p.fp8 != "none", p.fp8_q
         fp8 = _EXPONENTS[p.fp8]
         counts = p.num_qo_heads, p.num_kv_heads, p.num_kv_heads
-        tile = heads_of_token(counts, max(p.head_dim_qk, p.head_dim_vo), p.extent.tokens)
+        dim = max(p.head_dim_qk, p.head_dim_vo)
+        tile = choose(p, heads_of_token(counts, dim, p.extent.tokens))
         self._programs, self._warps = tile.programs, tile.warps
         tail = p.head_dim_qk - p.rotary_dim
         self._form = Form(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnhub_triton_misc.launch import launch
 from attnhub_triton_misc.settings import heads_of_token
+from attnhub_triton_misc.tuned import choose
 
 
 class Heads(NamedTuple):
@@ -36,7 +37,7 @@ class Rotation:
 
     def __init__(self, problem: Any) -> None:
         counts = problem.num_qo_heads, problem.num_kv_heads
-        tile = heads_of_token(counts, problem.head_dim, problem.extent.tokens)
+        tile = choose(problem, heads_of_token(counts, problem.head_dim, problem.extent.tokens))
         self._programs = tile.programs
         self._new = {
             "HALF": problem.rotary_dim // 2,

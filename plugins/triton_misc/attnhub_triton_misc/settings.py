@@ -1,16 +1,20 @@
 """Launch settings: what each size is launched with, and why.
 
-A setting is legal if its tile fits into the registers of its threads
-(:meth:`RowSettings.is_legal`); the tests walk every row of the tables.
+A setting is legal if a kernel can be launched with it and its tile fits into the registers of its
+threads (:meth:`RowSettings.is_legal`); the tests walk every row of the tables. What a GPU was
+measured to do better by comes before them: :mod:`attnhub_triton_misc.tuned`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 #: Of float32 values that a thread holds; beyond it, values spill to memory.
 _VALUES_OF_THREAD = 64
 _THREADS_OF_WARP = 32
+_WARPS_OF_PROGRAM = 32
+_REGISTERS_OF_SM = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +29,33 @@ class RowSettings:
     block: int
     warps: int
     registers: int | None = None
-    reason: str
+    reason: str = field(compare=False)
+
+    #: What of it a measurement may choose.
+    CHOSEN: ClassVar = ("rows", "block", "warps")
 
     def is_legal(self) -> bool:
-        """Whether the tile fits into registers."""
-        return self.rows * self.block <= self.warps * _THREADS_OF_WARP * _VALUES_OF_THREAD
+        """Whether a kernel can be launched with it, and the tile fits into registers."""
+        return (
+            _are_powers_of_2(self.rows, self.block, self.warps)
+            and (self.registers or 0) * self.warps * _THREADS_OF_WARP <= _REGISTERS_OF_SM
+            and _fits(self.rows * self.block, self.warps)
+        )
 
     def cut_for(self, columns: int) -> RowSettings:
         """This tile for rows that may be shorter: as many of them as it has room for."""
         block = min(_power_of_2(columns), self.block)
         return replace(self, rows=self.rows * self.block // block, block=block)
+
+
+def _fits(values: int, warps: int) -> bool:
+    """Whether so many values fit into the registers of a program of so many warps."""
+    return warps <= _WARPS_OF_PROGRAM and values <= warps * _THREADS_OF_WARP * _VALUES_OF_THREAD
+
+
+def _are_powers_of_2(*sizes: Any) -> bool:
+    """Whether all are; what a file holds may be no integers at all."""
+    return all(type(size) is int and size > 0 and size & (size - 1) == 0 for size in sizes)
 
 
 def _power_of_2(size: int) -> int:
@@ -106,12 +127,15 @@ class MergeSettings:
     rows: int
     block: int
     warps: int
-    reason: str
+    reason: str = field(compare=False)
+
+    CHOSEN: ClassVar = ("states", "rows", "block", "warps")
 
     def is_legal(self) -> bool:
-        """Whether the tile fits into registers, of which the sums take as many as the values."""
-        elements = self.states * self.rows * self.block
-        return 2 * elements <= self.warps * _THREADS_OF_WARP * _VALUES_OF_THREAD
+        """As that of rows; the sums take as many registers as the values."""
+        return _are_powers_of_2(self.states, self.rows, self.block, self.warps) and _fits(
+            2 * self.states * self.rows * self.block, self.warps
+        )
 
 
 #: Up to so many rows have a program each, which asks for as many states at once as there is room
@@ -201,6 +225,10 @@ SHARES = 1024
 JOINED = RowSettings(rows=8, block=256, warps=4, reason="eight maxima of 256 shares, or in steps")
 
 
+#: Of a grid's second axis.
+_MOST_PROGRAMS = 65535
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSettings:
     """Steps of ``heads`` heads of a token for ``warps`` warps; ``programs`` share these steps.
@@ -212,12 +240,18 @@ class HeadSettings:
     dim: int
     programs: int
     warps: int
-    reason: str
+    reason: str = field(compare=False)
+
+    CHOSEN: ClassVar = ("heads", "programs", "warps")
 
     def is_legal(self) -> bool:
-        """Whether a step fits into registers."""
-        values = self.heads * _power_of_2(self.dim)
-        return values <= self.warps * _THREADS_OF_WARP * _VALUES_OF_THREAD
+        """As that of rows, of a step."""
+        return (
+            _are_powers_of_2(self.heads, self.warps)
+            and type(self.programs) is int
+            and 0 < self.programs <= _MOST_PROGRAMS
+            and _fits(self.heads * _power_of_2(self.dim), self.warps)
+        )
 
 
 #: Elements of a step of a warp: 32 values a thread, in four 16-byte loads.

@@ -14,13 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from attnhub_triton_misc.settings import RowSettings, streamed
+from attnhub_triton_misc.tuned import choose
 
 
 def tile_of(problem: Any) -> RowSettings:
     """A tile of rows of a state, each of ``head_dim`` elements."""
     tokens = problem.extent.tokens
     rows = None if tokens is None else tokens * problem.num_heads
-    return streamed(rows, problem.head_dim)
+    return choose(problem, streamed(rows, problem.head_dim))
 
 
 def state(o: Tensor, lse: Tensor, *, flat: bool) -> tuple[Any, ...]:

@@ -95,5 +95,7 @@ def test_pages_whose_offsets_pass_int32(device: torch.device) -> None:
     table = Table(i32(0, 1).to(device), three, requests=1, ids=1, pages=4)
     places = Places(one - 1, one, tokens=1)
     a, b = ((Entries(new[start:], 0, 0), Pages(cache[start:], far, back, 0)) for start in (0, 4))
-    Append("float8_e4m3fn", 2, 1, (4, 4)).launch(a, b, table, places)
+    facts = {"dtype": "float8_e4m3fn", "page_size": 2, "dim_ckv": 4, "dim_kpe": 4}
+    problem = registry().problem_class("page.append_paged_mla").of(device, **facts)
+    Append(problem, 1, (4, 4)).launch(a, b, table, places)
     assert cache.tolist() == [*[0] * 16, *new.tolist(), *[0] * 8]
