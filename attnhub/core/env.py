@@ -12,7 +12,7 @@ from attnhub.errors import UnknownName
 VARIABLES: dict[str, str] = {
     "ATTNHUB_BACKEND": "comma-separated overrides, `[op=]name`; prefix `prefer:` or `deny:`",
     "ATTNHUB_PLUGINS": "comma-separated plugins to load; with a leading `-`, plugins to skip",
-    "ATTNHUB_CACHE_DIR": "folder of compiled kernels and tuned settings, instead of the user's cache folder",
+    "ATTNHUB_CACHE_DIR": "folder of what is compiled and tuned, instead of the user's cache folder",
     "ATTNHUB_CUBIN_DIR": "folder of kernels built ahead of time by `attnhub warmup --output`",
     "ATTNHUB_PROFILE": "path of a measured profile (JSON) that ranking prefers to cost models",
     "ATTNHUB_COMPILER": "`nvrtc` or `nvcc`, instead of the first that is found",
