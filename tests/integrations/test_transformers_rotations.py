@@ -54,6 +54,13 @@ def test_angles_changed_in_place_are_seen(which: int, compiled: bool) -> None:
     assert_turned(*both, run)
 
 
+def test_it_is_traced_where_there_is_a_default_device() -> None:
+    torch.compiler.reset()
+    run: Any = torch.compile(apply_rotary_pos_emb, backend="eager", fullgraph=True)
+    with torch.device("cpu"):
+        assert_turned(*angles(), run)
+
+
 def test_inference_tensors_changed_in_place_are_seen() -> None:
     with torch.inference_mode():
         cos, sin = angles()

@@ -99,5 +99,6 @@ def apply_rotary_pos_emb(
     batch, length = q.shape[:2]
     table = _table(cos, sin, batch)
     turned = apply_rope_cos_sin(q.flatten(0, 1), k.flatten(0, 1), table.positions, table.cache)
-    q, k = (x.unflatten(0, (batch, length)) for x in turned)
+    # Not unflatten: it is a method that Dynamo cannot trace where there is a default device.
+    q, k = (x.view(batch, length, *x.shape[1:]) for x in turned)
     return (q.transpose(1, 2), k.transpose(1, 2)) if heads_first else (q, k)
