@@ -79,7 +79,10 @@ class Staging:
         """Pinned bytes that no copy reads."""
         slab, begin = self._slab, self._used
         end = begin + nbytes
-        if slab is None or end > slab.pinned.numel() or not self._is_current(slab):
+        if slab is not None and not self._is_current(slab):
+            # Its stream may be gone. torch keeps the memory until the copies are through.
+            slab = self._slab = None
+        if slab is None or end > slab.pinned.numel():
             slab, begin, end = self._next(nbytes), 0, nbytes
         self._used = -(-end // _ALIGNMENT) * _ALIGNMENT
         return slab.pinned[begin:end]
@@ -91,7 +94,7 @@ class Staging:
 
     def _next(self, nbytes: int) -> _Slab:
         """Another slab, of at least so many bytes, in place of the one in use."""
-        if self._slab is not None:
+        if self._slab is not None and not torch.cuda.is_current_stream_capturing():
             event = torch.cuda.Event()
             event.record(self._slab.stream)
             self._busy.append((event, self._slab.pinned))

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attnhub.errors import InvalidArgument
 from attnhub.jit import EntryPoint, Launcher, LoadedKernel, ParamLayout
 from attnhub.jit.triton_driver import CompilingDriver
 from attnhub.kernels.load import stream
@@ -96,6 +95,7 @@ def launch_triton(
         constants: the other arguments, and options of Triton: ``num_warps``, ``num_stages``.
 
     Raises:
+        InvalidArgument: a tensor lies elsewhere.
         DriverError: the driver refuses the kernel or the launch.
 
     Example:
@@ -106,7 +106,7 @@ def launch_triton(
     if not _is_direct(kernel, device):
         _by_triton(kernel, grid, device, args, constants, pdl=pdl)
         return
-    fixed = device.index, pdl, *constants.values()
+    fixed = device.index, pdl, *constants, *constants.values()
     try:
         reader = _latest[id(kernel)]
         values, kinds = reader.read(args)
@@ -114,10 +114,11 @@ def launch_triton(
     except (LookupError, AttributeError, TypeError, ValueError):  # arguments of another structure
         reader = _latest[id(kernel)] = _reader(kernel, _structure(args))
         values, kinds = reader.read(args)
-        if fixed + kinds not in reader.known:
-            made = _prepared(kernel, device, args, constants, pdl=pdl)
-            reader.known[fixed + kinds] = made
-        found = reader.known[fixed + kinds]
+        _check_devices(args, device)
+        if (known := reader.known.get(fixed + kinds)) is None:
+            known = _prepared(kernel, device, args, constants, pdl=pdl)
+            reader.known[fixed + kinds] = known
+        found = known
     if found.launch is None:
         _by_triton(kernel, grid, device, args, constants, pdl=pdl)
         return
@@ -141,8 +142,9 @@ def _by_triton(
 
 
 def _is_direct(kernel: Any, device: torch.device) -> bool:
-    """Whether there is a compiled kernel to launch, and the driver is CUDA's."""
-    return device.type == "cuda" and torch.version.cuda is not None and hasattr(kernel, "warmup")
+    """Whether Triton compiles, and does not interpret, and the driver is CUDA's."""
+    is_nvidia = device.type == "cuda" and torch.version.cuda is not None
+    return is_nvidia and hasattr(kernel, "device_caches")
 
 
 def _structure(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -157,7 +159,7 @@ def _leaf(x: Any) -> str:
 #: Of a value x, as text: what is packed, and what Triton compiles another kernel for, at least.
 _PACKED = {"tensor": "p{0}", "int": "x{0}", "other": "0 if x{0} is None else x{0}"}
 _KIND_OF = {
-    "tensor": "x{0}.dtype, p{0} & 15 == 0",
+    "tensor": "x{0}.dtype, x{0}.is_cuda, p{0} & 15 == 0",
     "int": f"2 if x{{0}} == 1 else x{{0}} & 15 == 0, {-_INT32} <= x{{0}} < {_INT32}",
     "other": "type(x{0})",
 }
@@ -223,25 +225,21 @@ def _has_pdl(index: int) -> bool:
     return _sm(index) >= _FIRST_WITH_PDL
 
 
-@lru_cache
-def _has_c_compiler() -> bool:
-    return any(map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "clang", "cc"))))
-
-
 @contextmanager
 def _driver(index: int) -> Iterator[None]:
-    """Triton's driver is built by a C compiler when it is first asked for; without one, ours."""
-    if _has_c_compiler():
+    """Triton's driver if it is there: to build it takes a C compiler, which compiling does not."""
+    runtime = importlib.import_module("triton.runtime.driver").driver
+    name = "_active" if "_active" in vars(runtime) else "active"  # the latter until Triton 3.4
+    before = vars(runtime)[name]
+    if getattr(before, "_obj", before) is not None:
         yield
         return
-    runtime = importlib.import_module("triton.runtime.driver").driver
     with _compiling:
-        before = runtime._active  # noqa: SLF001 - `active` would build it
-        runtime.set_active(CompilingDriver(_sm(index)))
+        setattr(runtime, name, CompilingDriver(_sm(index), index, lambda: runtime.default))
         try:
             yield
         finally:
-            runtime.set_active(before)
+            setattr(runtime, name, before)
 
 
 def _prepared(
@@ -258,6 +256,8 @@ def _prepared(
     with torch.cuda.device(device), _driver(device.index):
         made = kernel.warmup(*args, grid=(1,), **constants, **more)
         made = made.result() if hasattr(made, "result") else made
+    if made is None or not _is_simple(made.metadata):  # a hook of Triton's may have refused it
+        return _Known(None, ())
     fixed = {path if isinstance(path, tuple) else (path,) for path in made.src.constants}
     takes = tuple(path not in fixed for path in _paths(args))
     entry = _entry(made.asm["ptx"], made.metadata.name)
@@ -265,7 +265,7 @@ def _prepared(
     found = _PARAMETER.findall(entry)
     kinds = ["void*" if is_pointer else _KINDS.get(kind, "") for kind, is_pointer in found]
     added = len(kinds) - sum(takes)
-    if "" in kinds or block is None or not 0 <= added <= _MOST_ADDED or _has_scratch(made.metadata):
+    if "" in kinds or block is None or not 0 <= added <= _MOST_ADDED:
         return _Known(None, takes)
     name, params = made.metadata.name, ParamLayout({f"{i}": kind for i, kind in enumerate(kinds)})
     loaded = LoadedKernel(made.asm["cubin"], EntryPoint(name=name, entry=name, params=params))
@@ -278,9 +278,23 @@ def _prepared(
     return _Known(launch.bind(*[0] * added), takes)
 
 
-def _has_scratch(metadata: Any) -> bool:
-    sizes = (getattr(metadata, name, 0) for name in ("global_scratch_size", "profile_scratch_size"))
-    return any(sizes)
+def _is_simple(metadata: Any) -> bool:
+    """Whether a launch takes a grid and parameters, and nothing that only Triton prepares."""
+    prepared = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
+    return getattr(metadata, "num_ctas", 1) == 1 and not any(
+        getattr(metadata, name, 0) for name in prepared
+    )
+
+
+def _check_devices(args: Sequence[Any], device: torch.device) -> None:
+    """The address of a tensor elsewhere would end the process's use of the GPU."""
+    for x in args:
+        if isinstance(x, tuple):
+            _check_devices(x, device)
+        elif isinstance(x, Tensor) and x.device != device:
+            raise InvalidArgument(
+                f"a tensor is on {x.device}, the kernel is launched on {device}: move it there"
+            )
 
 
 def _entry(ptx: str, name: str) -> str:

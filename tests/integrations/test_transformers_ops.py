@@ -106,6 +106,31 @@ def test_a_model_that_is_converted_is_joined_anew() -> None:
         done.restore()
 
 
+def test_norms_kept_in_float32_go_on_as_they_were() -> None:
+    model = tiny("llama").bfloat16()
+    norm = model.model.norm.float()
+    x = torch.randn(3, 64).bfloat16()
+    with torch.no_grad():
+        expected = norm(x)
+        done = use_ops(model)
+        try:
+            assert done.norms == 5
+            assert torch.equal(norm(x), expected)
+        finally:
+            done.restore()
+
+
+def test_gradients_reach_the_projections() -> None:
+    model = tiny("llama")
+    mlp = model.model.layers[0].mlp
+    done = use_ops(model)
+    try:
+        mlp(torch.randn(2, 64)).sum().backward()
+        assert all(x.weight.grad is not None for x in (mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+    finally:
+        done.restore()
+
+
 def test_what_agrees_with_no_op_is_left_alone() -> None:
     model = tiny("llama", hidden_act="relu")
     with torch.no_grad():

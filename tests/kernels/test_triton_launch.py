@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnhub.errors import InvalidArgument
 from attnhub.kernels import triton_launch
 from attnhub.kernels.triton_launch import launch_triton
 from attnhub.testing.triton_interpreter import interprets
@@ -79,6 +81,21 @@ def test_arguments_of_another_structure_are_never_taken_for_those(read: Any, oth
             assert reader.read((other,))[1] != usual
 
 
+def test_tensors_elsewhere_are_refused() -> None:
+    x = torch.zeros(3)
+    with pytest.raises(InvalidArgument, match="a tensor is on cpu, the kernel is launched on"):
+        triton_launch._check_devices((1, (None, x)), torch.device("cuda:0"))
+    triton_launch._check_devices((1, (None, x)), torch.device("cpu"))
+
+
+def test_what_is_interpreted_triton_launches() -> None:
+    cuda = torch.device("cuda:0")
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(torch.version, "cuda", "13.0")
+        assert not triton_launch._is_direct(SimpleNamespace(warmup=lambda: None), cuda)
+        assert triton_launch._is_direct(SimpleNamespace(device_caches={}), cuda)
+
+
 def test_an_empty_grid_launches_nothing() -> None:
     launch_triton(None, (3, 0), torch.device("cpu"))
 
@@ -97,10 +114,12 @@ def check_what_is_packed() -> None:
     from tests.kernels import triton_kernels as kernels
 
     packed: list[tuple[Any, ...]] = []
+    archs: list[str] = []
 
     class Loaded:
         def __init__(self, image: bytes, entry: Any) -> None:
             assert image[:4] == b"\x7fELF"
+            archs.append(next(x for x in ("sm_90a", "sm_80") if x.encode() in image))
             self._kinds = [field.kind for field in entry.params.fields]
 
         def launcher(self, device: int, **shape: Any) -> Any:
@@ -125,7 +144,8 @@ def check_what_is_packed() -> None:
         patches.setattr(torch.cuda, "device", lambda _: triton_launch.nullcontext())
         patches.setattr(triton_launch, "LoadedKernel", Loaded)
         patches.setattr(triton_launch, "stream", lambda index: 70 + index)
-        patches.setattr(triton_launch, "_sm", lambda index: {3: 90}[index])
+        patches.setattr(triton_launch, "_sm", lambda index: {3: 90, 4: 80}[index])
+        patches.setattr(triton_launch, "_check_devices", lambda args, device: None)
 
         def launch(*given: Any, add: bool = True, pdl: bool = True) -> None:
             args = kernels.arguments(x, out, *given, add=add)
@@ -136,8 +156,11 @@ def check_what_is_packed() -> None:
         launch(None, 1, 7)
         launch(None, 1, 23)  # of the same kind
         launch(x, 4, 16)
+        device = SimpleNamespace(type="cuda", index=4)  # another architecture
+        launch(None, 1, 7)
     assert runtime._active is None
-    first, again, other = packed
+    assert archs == ["sm_90a", "sm_90a", "sm_80"]
+    first, again, other, _ = packed
     shape = (3, {"block": 64, "smem": 0, "pdl": True})
     # None and 1 are compiled in; `count` is not, whatever it is.
     values = {"void*": 0, "i32": 1000, "float": 2.0, "bool": True}  # the last of each kind
@@ -154,6 +177,7 @@ def kernels() -> Any:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="Triton's own launch needs a C compiler")
 @pytest.mark.parametrize("pdl", [False, True])
 @pytest.mark.parametrize("size", [1, 1000, 4096])
 def test_results_are_those_of_tritons_launch(kernels: Any, size: int, pdl: bool) -> None:

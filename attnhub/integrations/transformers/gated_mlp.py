@@ -101,12 +101,22 @@ class GatedMlp:
     def __call__(self, *given: Tensor, **named: Tensor) -> Tensor:
         mlp, act = self._mlp, self._mlp.act_fn
         both = self._product()
-        if both is None or act is not self._act or _is_hooked(act):
+        if both is None or act is not self._act or _is_hooked(act) or self._learns():
             own: Tensor = type(mlp).forward(mlp, *given, **named)
             return own
         (x,) = (*given, *named.values())
         down: Tensor = mlp.down_proj(self._op(both(x)))
         return down
+
+    def _learns(self) -> bool:
+        """Whether a gradient is wanted of what the one product passes by."""
+        if not torch.is_grad_enabled():
+            return False
+        return any(
+            x.requires_grad
+            for linear in (self._mlp.gate_proj, self._mlp.up_proj)
+            for x in linear.parameters()
+        )
 
     def _product(self) -> _Joined | None:
         """Gate and up as one; None if they are more than plain, or cannot be joined now."""

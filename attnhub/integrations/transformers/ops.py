@@ -73,9 +73,11 @@ def use_ops(model: nn.Module) -> ReplacedOps:
         elif (gated := probe(gated_of, module)) is not None:
             done.activations += 1
             _replace(module, "forward", GatedMlp(module, gated), done)
+    device = next((x.device for x in model.parameters()), torch.device("cpu"))
     for name in sorted({type(module).__module__ for module in model.modules()}):
         file = sys.modules.get(name)
-        if (theirs := getattr(file, _ROTATION, None)) is not None and rotates_halves(theirs):
+        theirs = getattr(file, _ROTATION, None)
+        if theirs is not None and rotates_halves(theirs, device):
             done.rotations.append(name)
             _replace(file, _ROTATION, apply_rotary_pos_emb, done)
     return done
@@ -117,4 +119,8 @@ class _Norm:
 
     def __call__(self, *given: Tensor, **named: Tensor) -> Tensor:
         (x,) = (*given, *named.values())  # one, whatever the module calls it
-        return self._op(x, self._module.weight, eps=self._eps)
+        module = self._module
+        if x.dtype != module.weight.dtype:  # a norm that is kept in float32, autocast
+            own: Tensor = type(module).forward(module, *given, **named)
+            return own
+        return self._op(x, module.weight, eps=self._eps)

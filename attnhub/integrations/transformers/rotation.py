@@ -14,9 +14,12 @@ from attnhub.integrations.transformers.trying import agrees, is_capturing, value
 from attnhub.rope import apply_rope_cos_sin
 
 
-def rotates_halves(theirs: Callable[..., Any]) -> bool:
-    """Whether a family's function turns pairs ``(i, i + dim/2)`` of whole heads."""
-    like = torch.empty(0, device="cpu", dtype=torch.float32)
+def rotates_halves(theirs: Callable[..., Any], device: torch.device) -> bool:
+    """Whether a family's function turns pairs ``(i, i + dim/2)`` of whole heads.
+
+    Tried where the model is: a backend that the user requires may serve no other device.
+    """
+    like = torch.empty(0, device=device, dtype=torch.float32)
     q, k = values(2, 1, 2, 3, 8, like=like, low=-2.0, high=3.0).unbind()
     angles = values(1, 3, 4, like=like, low=-3.0, high=4.0).repeat(1, 1, 2)
     try:

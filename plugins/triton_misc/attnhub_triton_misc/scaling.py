@@ -49,8 +49,8 @@ def quotient(x, scale):
     A division is some twenty instructions, which takes longer than memory does. So the scale's
     inverse is multiplied by, and what that is off is found by FMA and taken in (Markstein, 1990).
     """
-    # The inverse of a subnormal scale would be infinite.
-    factor = tl.where(tl.abs(scale) < 2.0**-100, 2.0**64, 1.0)
+    # The inverse of a subnormal scale would be infinite, what is off at a small one subnormal.
+    factor = tl.where(tl.abs(scale) < 2.0**-60, 2.0**64, 1.0)
     scale, x = scale * factor, x * factor
     inverse = tl.div_rn(1.0, scale)
     # Beyond FP8 all is one, and what is finite here stays so below. NaN is no bound's matter.

@@ -185,6 +185,12 @@ def test_nothing_is_read_behind_a_mask(
     assert np.unique(places).tolist() == list(range(mask.numel()))
 
 
+def test_no_dense_requests_with_masks(device: torch.device) -> None:
+    q, k = (torch.empty(0, n, 2, 16, dtype=torch.float16, device=device) for n in (3, 5))
+    mask = torch.ones(0, 3, 5, dtype=torch.bool, device=device)
+    assert attnhub.attention(q, k, k, mask=mask).shape == q.shape
+
+
 def test_dense_calls_share_a_plan_but_no_state(device: torch.device) -> None:
     """As threads, streams and captured graphs have it: of like facts, other sizes between."""
     generator = seeded(5)

@@ -190,7 +190,7 @@ class AttentionPlan:
         batch, qo_len, kv_len = *q.shape[:2], k.shape[1]
         requests = Requests()
         if mask is not None:
-            each = mask[0].numel() if mask.dim() == 3 else 0
+            each = mask.shape[1] * mask.shape[2] if mask.dim() == 3 else 0
             requests = Requests(mask=mask.contiguous().view(torch.uint8), mask_offsets=each)
         tile = self._tiles.best(qo_len)
         tiles = batch * cdiv(qo_len * self._form.group, tile.rows)
