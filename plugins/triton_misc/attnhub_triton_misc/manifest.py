@@ -94,7 +94,8 @@ def _attention_cost(problem: Problem) -> Estimate:
 
     By wgmma prompts approach 0.43 of the peak as they get longer; a window cuts what there is to
     gain by length, and the tanh of a soft cap takes as long as the products. Custom masks,
-    which are loaded for each pair, are guessed to be like these.
+    which are loaded for each pair, pages and heads that are padded were not measured, and are
+    guessed low.
     """
     if problem.device.sm != _MEASURED_SM:
         return Efficiency(compute=0.2, memory=0.7, overhead_us=12)(problem)
@@ -103,6 +104,9 @@ def _attention_cost(problem: Problem) -> Estimate:
     rate = max(0.43 * queries / (queries + 480), 0.06)
     if facts.features & {"window", "soft_cap"} or facts.mask != "none":
         rate *= 0.5
+    dims = facts.head_dim_qk, facts.head_dim_vo
+    if facts.kv == "paged" or any(dim & (dim - 1) for dim in dims):
+        rate *= 0.7
     rates = Efficiency(compute=rate, memory=0.88, overhead_us=12, measured_on="H200")
     return rates(problem)
 
